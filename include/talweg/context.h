@@ -1,0 +1,69 @@
+/* Talweg: the context owns the device, the memory, the worker threads and the log of everything made from it.
+ *
+ * Threads: a context and all that was made from it belong to one thread at a time. Contexts are independent
+ * of each other; there is no global state. */
+#ifndef TALWEG_CONTEXT_H
+#define TALWEG_CONTEXT_H
+
+#include <talweg/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tw_context tw_context;
+
+typedef enum tw_log_level { TW_LOG_ERROR = 0, TW_LOG_WARNING = 1, TW_LOG_INFO = 2, TW_LOG_DEBUG = 3 } tw_log_level;
+
+/** Receives one log line without a newline. Called from the thread that uses the context. */
+typedef void (*tw_log_fn)(void *user, tw_log_level level, const char *message);
+
+/** Asked before each host allocation (index counts from 0): return true to make it fail. For tests. */
+typedef bool (*tw_memory_hook_fn)(void *user, uint64_t index, size_t bytes);
+
+typedef struct tw_context_options {
+    size_t size;
+    int threads;                   /**< workers incl. the caller; 0: the processors this process may use */
+    size_t memory_limit;           /**< cap on host memory in bytes; 0: none */
+    tw_log_fn log;                 /**< NULL: no log; the library itself never prints */
+    void *log_user;
+    tw_log_level log_level;        /**< most verbose level passed on; 0 passes errors only */
+    tw_memory_hook_fn memory_hook; /**< failure injection; NULL: none */
+    void *memory_hook_user;
+} tw_context_options;
+#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL}
+
+/** Opens a device: "cpu", or "auto" (the best there is; logs why when it is the CPU). The caller owns *out.
+ *  Errors: TW_ERROR_DEVICE for a device that is not there (the text names what is missing). */
+TW_API TW_WARN_UNUSED tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options);
+
+/** Destroys a context; everything made from it must be gone before. NULL is fine. */
+TW_API void tw_context_destroy(tw_context *context);
+
+/** The device in use, e.g. "cpu". */
+TW_API const char *tw_context_get_device(const tw_context *context);
+
+/** Number of workers, the calling thread included. */
+TW_API int tw_context_get_threads(const tw_context *context);
+
+typedef struct tw_memory_stats {
+    size_t bytes;          /**< held now */
+    size_t peak;           /**< most ever held */
+    size_t limit;          /**< the cap; 0: none */
+    uint64_t allocations;  /**< blocks ever handed out */
+    uint64_t blocks;       /**< blocks held now */
+} tw_memory_stats;
+
+/** Host memory held through this context, in bytes. */
+TW_API tw_memory_stats tw_context_get_memory(const tw_context *context);
+
+/** Sets the cap on host memory in bytes; 0: none. Memory already held is kept. */
+TW_API void tw_context_set_memory_limit(tw_context *context, size_t bytes);
+
+/** Sets the failure-injection hook; NULL: none. The index starts again from 0. For tests. */
+TW_API void tw_context_set_memory_hook(tw_context *context, tw_memory_hook_fn hook, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,39 @@
+/* The table of functions a device implements. Everything above it is the same for all devices. */
+#ifndef TWI_BACKEND_BACKEND_H
+#define TWI_BACKEND_BACKEND_H
+
+#include "base/context.h"
+#include "step.h"
+
+typedef struct twi_backend {
+    const char *name; /* "cpu" */
+    bool chunked;     /* runs segments chunk by chunk on workers; otherwise every step is a segment of its own */
+
+    /* Device of a context. close(NULL) is fine. */
+    tw_status (*open)(tw_context *context, const char *device, void **out);
+    void (*close)(tw_context *context, void *device);
+
+    /* Device memory, zeroed and aligned to 256 bytes at least. put(NULL) is fine. */
+    tw_status (*get)(tw_context *context, void **out, size_t bytes, const char *what);
+    void (*put)(tw_context *context, void *memory);
+    /* Host <-> device, done when it returns. */
+    tw_status (*copy_in)(tw_context *context, void *device, const void *host, size_t bytes);
+    tw_status (*copy_out)(tw_context *context, void *host, const void *device, size_t bytes);
+
+    /* Picks an implementation of a step for chunks of `main` samples and, if not NULL, one shorter chunk `tail`. The calls hold
+     * shapes, no data. Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is none. */
+    tw_status (*choose)(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail, twi_choice *out);
+    void (*release)(tw_context *context, twi_choice *choice);
+    /* Preferred multiple of samples a chunk for a kernel on such shapes (1: any). */
+    int64_t (*chunk_multiple)(tw_context *context, const twi_kernel *kernel, const twi_call *call);
+
+    /* Binds a plan to memory: only binds, creates and captures. arena and scratch (worker_bytes per worker) are device memory. */
+    tw_status (*prepare)(tw_context *context, void **out, const twi_plan *plan, twi_control *control, void *arena, void *scratch);
+    void (*discard)(tw_context *context, void *prepared);
+    /* Runs segments first .. first+count-1. Allocates nothing, fails only for the device's own reasons; faults are in control. */
+    tw_status (*run)(tw_context *context, void *prepared, int first_segment, int segment_count);
+} twi_backend;
+
+extern const twi_backend twi_backend_cpu;
+
+#endif

@@ -1,0 +1,66 @@
+/* The CPU back end's inside: implementations of kernels, tried in order, the specification last.
+ *
+ * An implementation is single-threaded: the runner hands chunks of samples (or ranges) to workers, gives every group of
+ * chunks a partial sum of its own and combines them in index order, so no implementation ever sees a thread. */
+#ifndef TWI_CPU_CPU_H
+#define TWI_CPU_CPU_H
+
+#include "backend/backend.h"
+
+/* Instruction sets, each containing the ones before it. */
+typedef enum twi_isa { TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_ISA_AVX512 } twi_isa;
+/* What this processor has, lowered by the environment variable TALWEG_CPU=baseline|avx2|avx512. */
+twi_isa twi_cpu_isa(void);
+
+typedef struct twi_cpu_impl twi_cpu_impl;
+
+/* One step's implementation, prepared. */
+typedef struct twi_cpu_site {
+    const twi_cpu_impl *impl;
+    const twi_kernel *kernel;
+    twi_memory *memory; /* for state */
+    twi_isa isa;
+    int workers;
+    void *state[2];     /* for full chunks and for the shorter last one; the implementation's own */
+    size_t shared_bytes, worker_bytes, partial_bytes[TWI_MAX_OPERANDS]; /* wishes, filled by prepare */
+} twi_cpu_site;
+
+/* Memory of one execution. */
+typedef struct twi_cpu_workspace {
+    void *shared;  /* shared_bytes, the same for all workers, filled by begin */
+    void *scratch; /* worker_bytes, this worker's */
+    int worker;
+    bool tail;     /* the call is the shorter last chunk */
+} twi_cpu_workspace;
+
+struct twi_cpu_impl {
+    const char *kernel; /* kernel name it implements */
+    const char *name;   /* for dumps: "onednn", "lanes avx2" */
+    /* NULL: takes the call; else the reason it does not (borrowed text). Shapes only. */
+    const char *(*refuse)(const twi_call *call, twi_isa isa);
+    /* Optional: creates state for both chunk sizes (tail may be NULL) and states the memory it wants. */
+    tw_status (*prepare)(twi_cpu_site *site, const twi_call *main, const twi_call *tail);
+    void (*release)(twi_cpu_site *site);
+    /* Optional: once a run, before any chunk, on one worker: shared = f(whole operands), e.g. reordered weights. Only operands that no
+     * step of the program writes (parameters) may be read. */
+    void (*begin)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
+    /* One chunk or range. Summed outputs: call->first says replace, else add. */
+    void (*run)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
+    /* Optional, for summed outputs kept in a layout of its own (partial_bytes set): call holds the real outputs; partial[o] points to
+     * groups x partial_bytes[o]. Must combine in index order. Without it the runner adds plain partials. */
+    void (*finish)(const twi_cpu_site *site, const twi_call *call, void *const partial[TWI_MAX_OPERANDS], int groups);
+    /* Optional: samples a chunk should be a multiple of (1: any). */
+    int64_t (*multiple)(const twi_call *call, twi_isa isa);
+};
+
+/* Implementations by family, each ending with a NULL kernel; src/backend/cpu/impl_table.c lists the families in order of preference. */
+extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */
+extern const twi_cpu_impl twi_cpu_lanes_impls[];    /* convolutions of few channels, a vector of images at a time */
+extern const twi_cpu_impl twi_cpu_gemm_impls[];     /* dense layers; any convolution by patches and products */
+extern const twi_cpu_impl twi_cpu_norm_impls[];     /* batch norm pieces */
+extern const twi_cpu_impl twi_cpu_point_impls[];    /* element-wise, pooling, loss, optimizers, copies */
+
+/* The first family member that takes the call, or NULL: then the specification runs. With reason != NULL: text of the last refusal. */
+const twi_cpu_impl *twi_cpu_find_impl(const char *kernel, const twi_call *call, twi_isa isa, const char **reason);
+
+#endif

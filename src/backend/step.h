@@ -1,0 +1,183 @@
+/* What passes between the passes and a back end: kernel records, operands, calls, and the planned list of steps.
+ * A step is one kernel call on named buffers. A kernel record declares for every operand what is read and written, how it
+ * is stored and how it relates to the batch, so that no pass and no back end ever asks which op it is looking at. */
+#ifndef TWI_BACKEND_STEP_H
+#define TWI_BACKEND_STEP_H
+
+#include "base/shape.h"
+#include <stdatomic.h>
+
+/* The element type of the specification loops. The op files are compiled once with float (the library) and once more with
+ * double (the tests, TWI_REAL_DOUBLE), where every symbol made with TWI_NAME gets a suffix. */
+#ifdef TWI_REAL_DOUBLE
+typedef double tw_real;
+#define TWI_NAME(name) name##_f64
+#else
+typedef float tw_real;
+#define TWI_NAME(name) name
+#endif
+
+enum { TWI_MAX_OPERANDS = 10 };
+
+typedef enum twi_access { TWI_READ, TWI_WRITE, TWI_UPDATE /* read and written in place: persistent state */ } twi_access;
+
+typedef enum twi_store_kind {
+    TWI_REAL, /* the program's storage type for this value; tw_real in the specification */
+    TWI_ACC,  /* never narrower than f32: statistics, sums, master weights; tw_real in the specification */
+    TWI_I32,
+    TWI_U8,
+    TWI_BITS  /* one bit an element, in memory order within a sample, each sample starting on a byte; bit i is byte i/8, 1 << i%8 */
+} twi_store_kind;
+
+typedef enum twi_reach {
+    TWI_BATCHED, /* axis 0 is the batch: a chunk is handed its own samples only */
+    TWI_WHOLE,   /* every chunk is handed all of it */
+    TWI_SUMMED   /* an output that sums over the chunks: a call adds its part (replaces when call->first) */
+} twi_reach;
+
+typedef enum twi_split {
+    TWI_BY_SAMPLE, /* runs on any run of samples: batched operands are sliced along axis 0 */
+    TWI_BY_RANGE,  /* runs on any part begin..end-1 of kernel->range(call); operands come whole */
+    TWI_AT_ONCE    /* runs once, on one worker */
+} twi_split;
+
+typedef struct twi_operand_rule {
+    const char *name;
+    uint8_t access, store, reach;
+    uint8_t over; /* 1 + index of the operand whose memory this output may take (same store and size); 0: none */
+} twi_operand_rule;
+
+typedef struct twi_operand {
+    void *data;                  /* first element of the chunk; NULL while only shapes are asked about, or for an absent operand */
+    twi_shape shape;             /* logical (N,C,H,W; O,I,H,W); axis 0 is the chunk's sample count for batched operands */
+    int64_t stride[TW_MAX_RANK]; /* in elements, per logical axis (for TWI_BITS: of the value it masks) */
+    uint8_t store;               /* twi_store_kind */
+    uint8_t dtype;               /* storage type of TWI_REAL operands: tw_dtype */
+} twi_operand;
+
+/* Why a step refused: written by kernels, read by the runner after the program; persistent state commits only while code is 0. */
+typedef struct twi_fault {
+    _Atomic uint32_t lock;
+    _Atomic int32_t code; /* tw_status */
+    int32_t node;         /* index of the graph node */
+    int64_t sample;       /* position in the effective batch; the smallest one wins */
+    double value;         /* what was found there, e.g. the label */
+} twi_fault;
+
+/* The scalars of a run. They live in device memory; steps read and advance them. */
+typedef struct twi_control {
+    uint64_t seed;
+    uint64_t attempt;     /* always advances: data and random streams */
+    uint64_t update;      /* advances only when the update is committed: schedule, Adam */
+    double learning_rate; /* of the update under way */
+    double loss_scale;    /* one over the loss weight of the whole accumulation window */
+    twi_fault fault;
+} twi_control;
+
+/* Records a fault; of several the one with the smallest sample stays, so that the report does not depend on threads. */
+void twi_fault_raise(twi_control *control, tw_status code, int32_t node, int64_t sample, double value);
+
+typedef struct twi_call {
+    const void *attrs;     /* the op's attribute struct */
+    twi_control *control;
+    uint64_t stream;       /* hash of the node's name: random stream of the node */
+    int32_t node;          /* index of the graph node, for faults */
+    bool first;            /* TWI_SUMMED operands: this call replaces (true) or adds (false) */
+    int64_t sample;        /* position of the chunk's first sample in the effective batch */
+    int64_t begin, end;    /* TWI_BY_RANGE: the part to do */
+    int operand_count;
+    twi_operand operand[TWI_MAX_OPERANDS];
+} twi_call;
+
+typedef struct twi_kernel {
+    const char *name; /* "conv2d.forward" */
+    uint8_t operand_count;
+    twi_operand_rule operand[TWI_MAX_OPERANDS];
+    uint8_t split;                        /* twi_split */
+    int64_t (*range)(const twi_call *);   /* TWI_BY_RANGE: the number of parts (rows, elements) */
+    int64_t grain;                        /* TWI_BY_RANGE: parts worth handing out together; 0: 1 */
+    double (*flops)(const twi_call *);    /* multiply-add = 2; NULL: counted as bytes only */
+    void (*run)(const twi_call *);        /* the specification: readable loops in tw_real. Summed outputs: always adds; the runner clears first */
+} twi_kernel;
+
+/* Element access for specification loops: operand o of the call as a typed pointer, and its offset by strides. */
+#define TWI_DATA(type, call, o) ((type *)(call)->operand[o].data)
+static inline int64_t twi_at4(const twi_operand *o, int64_t n, int64_t c, int64_t h, int64_t w) {
+    return n * o->stride[0] + c * o->stride[1] + h * o->stride[2] + w * o->stride[3];
+}
+/* Elements of one sample (axes 1..): the length of a flat loop over a sample. */
+static inline int64_t twi_sample_count(const twi_operand *o) { return twi_shape_count_from(&o->shape, 1); }
+/* Bytes of one sample's bits. */
+static inline int64_t twi_bits_bytes(int64_t elements) { return (elements + 7) / 8; }
+static inline bool twi_bit_get(const uint8_t *bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
+static inline void twi_bit_set(uint8_t *bits, int64_t i, bool value) {
+    bits[i >> 3] = (uint8_t)((bits[i >> 3] & ~(1u << (i & 7))) | (unsigned)value << (i & 7));
+}
+
+/* ---- the planned program, as a back end gets it ---- */
+
+typedef enum twi_place {
+    TWI_PLACE_NONE,  /* absent operand */
+    TWI_PLACE_ARENA, /* offset in the shared arena */
+    TWI_PLACE_LOCAL, /* offset in every worker's scratch: lives within one chunk */
+    TWI_PLACE_FIXED  /* address of its own: parameters, state, feeds */
+} twi_place;
+
+typedef struct twi_buffer_plan {
+    const char *name;
+    twi_shape shape; /* whole batch */
+    int64_t stride[TW_MAX_RANK];
+    uint8_t store, dtype;
+    bool batched;
+    uint8_t place;         /* twi_place */
+    size_t offset;         /* TWI_PLACE_ARENA, TWI_PLACE_LOCAL */
+    void *address;         /* TWI_PLACE_FIXED */
+    size_t bytes;          /* whole buffer */
+    size_t sample_bytes;   /* batched: one sample */
+} twi_buffer_plan;
+
+/* What a back end asks for when it chooses an implementation. */
+typedef struct twi_choice {
+    const char *implementation; /* borrowed, for dumps */
+    void *state;                /* the back end's own, released by backend->release */
+    size_t shared_bytes;        /* workspace that lives through the whole run, e.g. reordered weights */
+    size_t worker_bytes;        /* scratch per worker */
+    size_t partial_bytes[TWI_MAX_OPERANDS]; /* summed outputs: one group's part in the implementation's own layout */
+} twi_choice;
+
+typedef struct twi_step_plan {
+    const twi_kernel *kernel;
+    const void *attrs;
+    const char *label; /* node name, for messages */
+    uint64_t stream;
+    int32_t node;
+    int buffer[TWI_MAX_OPERANDS]; /* index into buffers; -1: absent */
+    int segment;
+    twi_choice choice;
+    size_t shared_offset;                     /* in the arena */
+    size_t partial_offset[TWI_MAX_OPERANDS];  /* in the arena: groups x partial_bytes */
+} twi_step_plan;
+
+/* A run of steps done chunk by chunk without a barrier in between (TWI_BY_SAMPLE), or one ranged step, or steps done at once.
+ * The batch is cut into chunks of `chunk` samples (the last may be shorter), the chunks into `groups` contiguous runs;
+ * a group's sums add in order and groups are combined in index order, whoever runs them. */
+typedef struct twi_segment {
+    int first_step, step_count;
+    uint8_t split; /* twi_split */
+    int64_t samples, chunk;
+    int groups;
+} twi_segment;
+
+typedef struct twi_plan {
+    twi_buffer_plan *buffer;
+    int buffer_count;
+    twi_step_plan *step;
+    int step_count;
+    twi_segment *segment;
+    int segment_count;
+    size_t arena_bytes;  /* activations, shared workspaces, partial sums */
+    size_t worker_bytes; /* local buffers (at offset 0) and scratch (from scratch_offset) of one worker */
+    size_t scratch_offset;
+} twi_plan;
+
+#endif

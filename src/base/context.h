@@ -1,0 +1,23 @@
+/* The context: what everything made from it shares. Created in src/program/context.c, where the back end is known. */
+#ifndef TWI_BASE_CONTEXT_H
+#define TWI_BASE_CONTEXT_H
+
+#include "log.h"
+#include "memory.h"
+#include "threads.h"
+
+struct tw_context {
+    twi_memory *memory;
+    twi_pool *pool;
+    twi_log log;
+    const struct twi_backend *backend; /* the table of functions of src/backend/backend.h */
+    void *device;                      /* the back end's own state for this context */
+    char device_name[32];
+};
+
+/* The part of a context that needs no device: memory, workers and log. NULL options mean all defaults. */
+tw_status twi_context_open(tw_context **out, const tw_context_options *options);
+/* Frees what twi_context_open made; the back end's part must be gone. NULL is fine. */
+void twi_context_close(tw_context *context);
+
+#endif

@@ -1,0 +1,27 @@
+/* A pool of workers, one per context. The caller is worker 0. Waiting is a short spin, then a futex sleep, so that an
+ * idle or preempted pool costs nothing. Workers flush denormals to zero for themselves; the caller's floating-point
+ * state is set on entry and restored on return. */
+#ifndef TWI_BASE_THREADS_H
+#define TWI_BASE_THREADS_H
+
+#include "memory.h"
+
+typedef struct twi_pool twi_pool;
+typedef void (*twi_pool_fn)(void *argument, int worker, int workers);
+
+/* threads >= 1. If a thread cannot be started the call fails with TW_ERROR_DEVICE and leaves nothing behind. */
+tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads);
+void twi_pool_destroy(twi_pool *pool);
+int twi_pool_size(const twi_pool *pool);
+
+/* Calls fn(argument, worker, workers) once on every worker at the same time and returns when all are done. */
+void twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument);
+/* Calls fn(argument, 0, 1) on the caller alone, with the same floating-point state: for work too small to share. */
+void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument);
+/* Inside twi_pool_run: waits until every worker is here. */
+void twi_pool_barrier(twi_pool *pool, int worker);
+
+/* Processors this process may use (affinity mask), at least 1. */
+int twi_processor_count(void);
+
+#endif

@@ -18,14 +18,14 @@ TW_API TW_WARN_UNUSED tw_status tw_tensor_create(tw_tensor **out, tw_context *co
 /** A tensor holding a copy of `data`, count(dims) elements of `dtype`, row-major. */
 TW_API TW_WARN_UNUSED tw_status tw_tensor_create_from(tw_tensor **out, tw_context *context, tw_dtype dtype, int rank, const int64_t *dims, const void *data);
 
-/** A random f32 tensor: uniform on [a, b), or normal with mean a and standard deviation b. Philox 4x32-10 keyed by
+/** A random f32 tensor: uniform on [a, b) with a < b, or normal with mean a and standard deviation b >= 0. Philox 4x32-10 keyed by
  *  seed, element i drawn from counter i: the same on every machine and for any number of threads. */
 TW_API TW_WARN_UNUSED tw_status tw_tensor_create_random(tw_tensor **out, tw_context *context, int rank, const int64_t *dims, tw_random kind, float a, float b, uint64_t seed);
 
 /** Frees a tensor or view. Memory shared with views lives until the last of them is gone. NULL is fine. */
 TW_API void tw_tensor_destroy(tw_tensor *tensor);
 
-/** Element type, number of axes, size of an axis (0 for an axis outside 0 .. rank-1), number of elements. */
+/** Element type. */
 TW_API tw_dtype tw_tensor_get_dtype(const tw_tensor *tensor);
 /** Number of axes. */
 TW_API int tw_tensor_get_rank(const tw_tensor *tensor);

@@ -12,6 +12,7 @@ tw_status twi_memory_create(twi_memory **out, size_t limit, tw_memory_hook_fn ho
 void twi_memory_destroy(twi_memory *memory);
 tw_memory_stats twi_memory_get_stats(const twi_memory *memory);
 void twi_memory_set_limit(twi_memory *memory, size_t bytes);
+/* Only while no other thread allocates. */
 void twi_memory_set_hook(twi_memory *memory, tw_memory_hook_fn hook, void *user);
 
 /* *out (a pointer to a pointer) becomes count * size zeroed bytes; overflow-checked. count or size 0 gives a valid

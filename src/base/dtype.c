@@ -1,0 +1,25 @@
+/* Sizes and names of the element types. Converting between them is in half.c. */
+#include <talweg/base.h>
+
+static const struct {
+    size_t size;
+    const char *name;
+} dtypes[] = {
+    [TW_F32] = {4, "f32"}, [TW_F16] = {2, "f16"}, [TW_BF16] = {2, "bf16"},
+    [TW_I32] = {4, "i32"}, [TW_I64] = {8, "i64"}, [TW_U8] = {1, "u8"},
+};
+
+static bool known(tw_dtype dtype)
+{
+    return (unsigned)dtype < sizeof dtypes / sizeof dtypes[0];
+}
+
+size_t tw_dtype_size(tw_dtype dtype)
+{
+    return known(dtype) ? dtypes[dtype].size : 0;
+}
+
+const char *tw_dtype_name(tw_dtype dtype)
+{
+    return known(dtype) ? dtypes[dtype].name : "?";
+}

@@ -1,0 +1,38 @@
+# The same tests in other builds. A variant is a build tree below this one, made by a test of its own, <variant>.build,
+# which the variant's other tests, <variant>.<test>, wait for: so one ctest run covers everything.
+include(ProcessorCount)
+ProcessorCount(processors)
+
+# talweg_variant(name QUICK tests... LAUNCHER command... OPTIONS cmake-options...): every test program also runs in the
+# variant, those named after QUICK with the label they have, the others with label full.
+function(talweg_variant variant)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "QUICK;LAUNCHER;OPTIONS")
+    set(tree ${PROJECT_BINARY_DIR}/${variant})
+    talweg_add_test(${variant}.build ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR} ${tree}
+                    --build-generator ${CMAKE_GENERATOR} --build-noclean --build-options
+                    -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER} -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}
+                    -DTALWEG_WERROR=${TALWEG_WERROR} -DTALWEG_ONEDNN=${TALWEG_ONEDNN} -DTALWEG_EXAMPLES=OFF
+                    -DTALWEG_TEST_VARIANTS=OFF ${arg_OPTIONS})
+    set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900
+                         ENVIRONMENT CMAKE_BUILD_PARALLEL_LEVEL=${processors})
+    foreach(program IN LISTS programs)
+        talweg_add_test(${variant}.${program} ${arg_LAUNCHER} ${tree}/bin/${program})
+        set_tests_properties(${variant}.${program} PROPERTIES FIXTURES_REQUIRED ${variant})
+        if(NOT program IN_LIST arg_QUICK)
+            set_tests_properties(${variant}.${program} PROPERTIES LABELS full)
+        endif()
+    endforeach()
+endfunction()
+
+talweg_variant(asan QUICK ${programs} OPTIONS -DTALWEG_SANITIZE=address)
+
+# Without oneDNN: ThreadSanitizer cannot see the locks inside it. What has threads of its own is in the quick run.
+talweg_variant(tsan QUICK test_base test_threads test_loader test_trainer LAUNCHER ${thread_launcher}
+               OPTIONS -DTALWEG_SANITIZE=thread -DTALWEG_ONEDNN=OFF)
+
+# The other compiler, and the library's own loops where oneDNN would be used.
+find_program(TALWEG_CLANG clang)
+mark_as_advanced(TALWEG_CLANG)
+if(TALWEG_CLANG AND NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+    talweg_variant(clang OPTIONS -DCMAKE_C_COMPILER=${TALWEG_CLANG} -DTALWEG_ONEDNN=OFF)
+endif()

@@ -76,6 +76,10 @@ typedef struct twi_control {
 
 /* Records a fault; of several the one with the smallest sample stays, so that the report does not depend on threads. */
 void twi_fault_raise(twi_control *control, tw_status code, int32_t node, int64_t sample, double value);
+/* Is the run faulty? Then steps that change persistent state do nothing. */
+static inline bool twi_fault_raised(twi_control *control) {
+    return atomic_load_explicit(&control->fault.code, memory_order_acquire) != 0;
+}
 
 typedef struct twi_call {
     const void *attrs;     /* the op's attribute struct */
@@ -104,6 +108,21 @@ typedef struct twi_kernel {
 #define TWI_DATA(type, call, o) ((type *)(call)->operand[o].data)
 static inline int64_t twi_at4(const twi_operand *o, int64_t n, int64_t c, int64_t h, int64_t w) {
     return n * o->stride[0] + c * o->stride[1] + h * o->stride[2] + w * o->stride[3];
+}
+/* Size of an axis, 1 beyond the rank: loops over four axes also run on values of fewer. */
+static inline int64_t twi_dim(const twi_operand *o, int axis) { return axis < o->shape.rank ? o->shape.dim[axis] : 1; }
+/* Offset of a sample's element, counted in logical order (axes 1.., the last one fastest): for loops over any rank. */
+static inline int64_t twi_offset(const twi_operand *o, int64_t sample, int64_t index) {
+    int64_t offset = sample * o->stride[0];
+    for (int axis = o->shape.rank - 1; axis > 0; axis--) {
+        offset += index % o->shape.dim[axis] * o->stride[axis];
+        index /= o->shape.dim[axis];
+    }
+    return offset;
+}
+/* The random stream of a call: its node's, and another one in every attempt. */
+static inline uint64_t twi_call_stream(const twi_call *call) {
+    return call->stream ^ (call->control->attempt + 1) * 0x9E3779B97F4A7C15u;
 }
 /* Elements of one sample (axes 1..): the length of a flat loop over a sample. */
 static inline int64_t twi_sample_count(const twi_operand *o) { return twi_shape_count_from(&o->shape, 1); }

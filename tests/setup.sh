@@ -27,27 +27,30 @@ has_header dnnl.h || wanted=(libdnnl-dev)
 say() { printf '%s\n' "$*"; }
 
 as_root=()
-if [ "$(id -u)" != 0 ]; then
-    as_root=(sudo)
-fi
+[ "$(id -u)" = 0 ] || as_root=(sudo)
 
 install() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
 
-if [ ${#missing[@]} -gt 0 ] || [ ${#wanted[@]} -gt 0 ]; then
-    all=("${missing[@]}" "${wanted[@]}")
-    if ! command -v apt-get >/dev/null; then
-        say "Missing here: ${all[*]} (names as in Debian). Install them with this system's package manager."
-        [ ${#missing[@]} -eq 0 ] || exit 1
-    elif [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
-        say "Missing here: ${all[*]}. As root, run:  apt-get install ${all[*]}"
-        [ ${#missing[@]} -eq 0 ] || exit 1
-    else
+without_onednn() { say "Going on without oneDNN: everything works, only slower."; }
+
+all=("${missing[@]}" "${wanted[@]}")
+if [ ${#all[@]} -gt 0 ]; then
+    if command -v apt-get >/dev/null && { [ ${#as_root[@]} -eq 0 ] || command -v sudo >/dev/null; }; then
         say "Installing: ${all[*]}"
         "${as_root[@]}" apt-get update -q
         [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
-        [ ${#wanted[@]} -eq 0 ] || install "${wanted[@]}" || say "oneDNN could not be installed: going on without."
+        [ ${#wanted[@]} -eq 0 ] || install "${wanted[@]}" || without_onednn
+    else
+        say "Missing here, by the names of Debian's packages: ${all[*]}"
+        if command -v apt-get >/dev/null; then
+            say "There is no sudo; as root, run:  apt-get install ${all[*]}"
+        else
+            say "Install them with this system's package manager."
+        fi
+        [ ${#missing[@]} -eq 0 ] || exit 1
+        without_onednn
     fi
 fi
 

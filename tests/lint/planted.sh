@@ -51,6 +51,7 @@ try() { # passes|fails, check, file, text to plant in it
 
 try passes size
 try fails  size src/ops/long.c "$(printf '%0501d' 0 | sed 's/0/int x;\\n/g')"
+try passes size src/base/base.h 'int x;'
 try fails  size src/ops/zero.c 'int x;'
 
 try passes includes src/graph/fine.c '#include <stdio.h>\n#include "high.h"\n#include "base/low.h"\n#include "../base/low.h"'

@@ -8,13 +8,11 @@ ProcessorCount(processors)
 function(talweg_variant variant)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "QUICK;LAUNCHER;OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})
-    talweg_add_test(${variant}.build ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR} ${tree}
-                    --build-generator ${CMAKE_GENERATOR} --build-noclean --build-options
-                    -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER} -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}
-                    -DTALWEG_WERROR=${TALWEG_WERROR} -DTALWEG_ONEDNN=${TALWEG_ONEDNN} -DTALWEG_EXAMPLES=OFF
-                    -DTALWEG_TEST_VARIANTS=OFF ${arg_OPTIONS})
-    set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900
-                         ENVIRONMENT CMAKE_BUILD_PARALLEL_LEVEL=${processors})
+    talweg_add_test(${variant}.build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree} ${processors}
+                    -S ${PROJECT_SOURCE_DIR} -G ${CMAKE_GENERATOR} -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}
+                    -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE} -DTALWEG_WERROR=${TALWEG_WERROR}
+                    -DTALWEG_ONEDNN=${TALWEG_ONEDNN} -DTALWEG_EXAMPLES=OFF ${arg_OPTIONS})
+    set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900)
     foreach(program IN LISTS programs)
         talweg_add_test(${variant}.${program} ${arg_LAUNCHER} ${tree}/bin/${program})
         set_tests_properties(${variant}.${program} PROPERTIES FIXTURES_REQUIRED ${variant})

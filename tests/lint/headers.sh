@@ -2,7 +2,7 @@
 # usage: headers.sh ROOT COMPILER FLAGS...
 # Each public header compiles alone, without a warning.
 set -eu
-if [ ! -x "$2" ]; then
+if ! command -v "$2" >/dev/null; then
     echo "skipped: no compiler ($2)"
     exit 77
 fi

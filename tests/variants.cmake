@@ -2,9 +2,11 @@
 # which the variant's other tests, <variant>.<test>, wait for: so one ctest run covers everything.
 include(ProcessorCount)
 ProcessorCount(processors)
+set(quick_programs ${programs})
+list(FILTER quick_programs INCLUDE REGEX "^test_")
 
-# talweg_variant(name QUICK tests... LAUNCHER command... OPTIONS cmake-options...): every test program also runs in the
-# variant, those named after QUICK with the label they have, the others with label full.
+# talweg_variant(name QUICK tests... LAUNCHER command... OPTIONS cmake-options...): every test_<name> also runs in the
+# variant, those named after QUICK with label quick, the others with label full. full_<name> would take hours there.
 function(talweg_variant variant)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "QUICK;LAUNCHER;OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})
@@ -13,16 +15,16 @@ function(talweg_variant variant)
                     -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE} -DTALWEG_WERROR=${TALWEG_WERROR}
                     -DTALWEG_ONEDNN=${TALWEG_ONEDNN} -DTALWEG_EXAMPLES=OFF ${arg_OPTIONS})
     set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900)
-    foreach(program IN LISTS programs)
+    foreach(program IN LISTS quick_programs)
         talweg_add_test(${variant}.${program} ${arg_LAUNCHER} ${tree}/bin/${program})
         set_tests_properties(${variant}.${program} PROPERTIES FIXTURES_REQUIRED ${variant})
         if(NOT program IN_LIST arg_QUICK)
-            set_tests_properties(${variant}.${program} PROPERTIES LABELS full)
+            set_tests_properties(${variant}.${program} PROPERTIES LABELS full TIMEOUT 1800)
         endif()
     endforeach()
 endfunction()
 
-talweg_variant(asan QUICK ${programs} OPTIONS -DTALWEG_SANITIZE=address)
+talweg_variant(asan QUICK ${quick_programs} OPTIONS -DTALWEG_SANITIZE=address)
 
 # Without oneDNN: ThreadSanitizer cannot see the locks inside it. What has threads of its own is in the quick run.
 talweg_variant(tsan QUICK test_base test_threads test_loader test_trainer LAUNCHER ${thread_launcher}

@@ -11,6 +11,7 @@ struct tw_context {
     twi_pool *pool;
     twi_log log;
     const struct twi_backend *backend; /* the table of functions of src/backend/backend.h */
+    const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
     void *device;                      /* the back end's own state for this context */
     char device_name[32];
 };

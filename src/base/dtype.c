@@ -9,17 +9,8 @@ static const struct {
     [TW_I32] = {4, "i32"}, [TW_I64] = {8, "i64"}, [TW_U8] = {1, "u8"},
 };
 
-static bool known(tw_dtype dtype)
-{
-    return (unsigned)dtype < sizeof dtypes / sizeof dtypes[0];
-}
+static bool known(tw_dtype dtype) { return (unsigned)dtype < sizeof dtypes / sizeof dtypes[0]; }
 
-size_t tw_dtype_size(tw_dtype dtype)
-{
-    return known(dtype) ? dtypes[dtype].size : 0;
-}
+size_t tw_dtype_size(tw_dtype dtype) { return known(dtype) ? dtypes[dtype].size : 0; }
 
-const char *tw_dtype_name(tw_dtype dtype)
-{
-    return known(dtype) ? dtypes[dtype].name : "?";
-}
+const char *tw_dtype_name(tw_dtype dtype) { return known(dtype) ? dtypes[dtype].name : "?"; }

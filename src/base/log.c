@@ -6,10 +6,8 @@
 
 #define LINE_TEXT 2048 /* a longer line is cut: it is a line, not a dump */
 
-void twi_log_line(const twi_log *log, tw_log_level level, const char *format, ...)
-{
-    if (!log || !log->fn || level > log->level)
-        return;
+void twi_log_line(const twi_log *log, tw_log_level level, const char *format, ...) {
+    if (!log || !log->fn || level > log->level) return;
     char line[LINE_TEXT];
     va_list arguments;
     va_start(arguments, format);

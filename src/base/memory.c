@@ -26,18 +26,11 @@ typedef struct block_header {
     size_t bytes;
 } block_header;
 
-static block_header *header_of(void *block)
-{
-    return (block_header *)(void *)((char *)block - sizeof(block_header));
-}
+static block_header *header_of(void *block) { return (block_header *)(void *)((char *)block - sizeof(block_header)); }
 
-static size_t alignment_of(size_t bytes)
-{
-    return bytes < HUGE_PAGE ? SMALL_ALIGNMENT : HUGE_PAGE;
-}
+static size_t alignment_of(size_t bytes) { return bytes < HUGE_PAGE ? SMALL_ALIGNMENT : HUGE_PAGE; }
 
-tw_status twi_memory_create(twi_memory **out, size_t limit, tw_memory_hook_fn hook, void *user)
-{
+tw_status twi_memory_create(twi_memory **out, size_t limit, tw_memory_hook_fn hook, void *user) {
     *out = calloc(1, sizeof **out);
     if (!*out)
         return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "context: the system refused %zu bytes; free memory elsewhere",
@@ -47,13 +40,9 @@ tw_status twi_memory_create(twi_memory **out, size_t limit, tw_memory_hook_fn ho
     return TW_OK;
 }
 
-void twi_memory_destroy(twi_memory *memory)
-{
-    free(memory);
-}
+void twi_memory_destroy(twi_memory *memory) { free(memory); }
 
-tw_memory_stats twi_memory_get_stats(const twi_memory *memory)
-{
+tw_memory_stats twi_memory_get_stats(const twi_memory *memory) {
     return (tw_memory_stats){
         .bytes = atomic_load(&memory->bytes),
         .peak = atomic_load(&memory->peak),
@@ -63,70 +52,57 @@ tw_memory_stats twi_memory_get_stats(const twi_memory *memory)
     };
 }
 
-void twi_memory_set_limit(twi_memory *memory, size_t bytes)
-{
-    atomic_store(&memory->limit, bytes);
-}
+void twi_memory_set_limit(twi_memory *memory, size_t bytes) { atomic_store(&memory->limit, bytes); }
 
-void twi_memory_set_hook(twi_memory *memory, tw_memory_hook_fn hook, void *user)
-{
+void twi_memory_set_hook(twi_memory *memory, tw_memory_hook_fn hook, void *user) {
     memory->hook = hook;
     memory->hook_user = user;
     atomic_store(&memory->asked, 0);
 }
 
 static tw_status out_of_memory(const twi_memory *memory, size_t bytes, const char *what, const char *cause,
-                               const char *remedy)
-{
+                               const char *remedy) {
     char asked[TWI_QUANTITY_TEXT], held[TWI_QUANTITY_TEXT], cap[TWI_QUANTITY_TEXT];
     size_t limit = atomic_load(&memory->limit);
-    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "%s: out of memory, %s: %zu bytes (%s) asked, %s held, cap %s; %s", what, cause,
-                    bytes, twi_quantity((double)bytes, "B", asked),
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "%s: out of memory, %s: %zu bytes (%s) asked, %s held, cap %s; %s", what,
+                    cause, bytes, twi_quantity((double)bytes, "B", asked),
                     twi_quantity((double)atomic_load(&memory->bytes), "B", held),
                     limit ? twi_quantity((double)limit, "B", cap) : "none", remedy);
 }
 
 /* Counts the bytes as held if the cap allows it. */
-static bool reserve(twi_memory *memory, size_t bytes)
-{
+static bool reserve(twi_memory *memory, size_t bytes) {
     size_t limit = atomic_load(&memory->limit);
     size_t held = atomic_load(&memory->bytes);
     do {
-        if (bytes > SIZE_MAX - held || (limit && held + bytes > limit))
-            return false;
+        if (bytes > SIZE_MAX - held || (limit && held + bytes > limit)) return false;
     } while (!atomic_compare_exchange_weak(&memory->bytes, &held, held + bytes));
     return true;
 }
 
 /* Counts a block whose bytes are reserved as handed out. */
-static void count_block(twi_memory *memory)
-{
+static void count_block(twi_memory *memory) {
     atomic_fetch_add(&memory->allocations, 1);
     atomic_fetch_add(&memory->blocks, 1);
     size_t held = atomic_load(&memory->bytes);
     size_t peak = atomic_load(&memory->peak);
-    while (peak < held && !atomic_compare_exchange_weak(&memory->peak, &peak, held))
-        continue;
+    while (peak < held && !atomic_compare_exchange_weak(&memory->peak, &peak, held)) continue;
 }
 
 /* The block from the system, aligned, zeroed, its header filled; NULL if refused. */
-static void *system_block(size_t bytes)
-{
+static void *system_block(size_t bytes) {
     size_t alignment = alignment_of(bytes);
     void *base;
-    if (bytes > SIZE_MAX - alignment || posix_memalign(&base, alignment, alignment + bytes))
-        return NULL;
+    if (bytes > SIZE_MAX - alignment || posix_memalign(&base, alignment, alignment + bytes)) return NULL;
     char *block = (char *)base + alignment;
     /* Advice before the first touch; a kernel without huge pages refuses it and nothing is lost. */
-    if (bytes >= HUGE_PAGE)
-        (void)madvise(block, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    if (bytes >= HUGE_PAGE) (void)madvise(block, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     memset(block, 0, bytes);
     header_of(block)->bytes = bytes;
     return block;
 }
 
-static tw_status take_block(twi_memory *memory, void **out, size_t bytes, const char *what)
-{
+static tw_status take_block(twi_memory *memory, void **out, size_t bytes, const char *what) {
     if (!reserve(memory, bytes))
         return out_of_memory(memory, bytes, what, "over the context's cap",
                              "raise it with tw_context_set_memory_limit, or use a smaller batch or model");
@@ -144,17 +120,14 @@ static tw_status take_block(twi_memory *memory, void **out, size_t bytes, const 
                          "free memory elsewhere, or use a smaller batch or model");
 }
 
-static tw_status block_size(size_t *out, size_t count, size_t size, const char *what)
-{
+static tw_status block_size(size_t *out, size_t count, size_t size, const char *what) {
     TWI_TRY(twi_mul_size(out, count, size, what));
-    if (*out == 0)
-        *out = 1;
+    if (*out == 0) *out = 1;
     return TW_OK;
 }
 
 /* `out` points to a pointer of the caller's type, which C does not let us assign through a void **. */
-tw_status twi_get(twi_memory *memory, void *out, size_t count, size_t size, const char *what)
-{
+tw_status twi_get(twi_memory *memory, void *out, size_t count, size_t size, const char *what) {
     void *block = NULL;
     memcpy(out, &block, sizeof block);
     size_t bytes;
@@ -164,50 +137,42 @@ tw_status twi_get(twi_memory *memory, void *out, size_t count, size_t size, cons
     return TW_OK;
 }
 
-tw_status twi_grow(twi_memory *memory, void *inout, size_t count, size_t size, const char *what)
-{
+tw_status twi_grow(twi_memory *memory, void *inout, size_t count, size_t size, const char *what) {
     void *old, *block;
     memcpy(&old, inout, sizeof old);
     size_t bytes;
     TWI_TRY(block_size(&bytes, count, size, what));
-    if (old && header_of(old)->bytes >= bytes)
-        return TW_OK;
+    if (old && header_of(old)->bytes >= bytes) return TW_OK;
     TWI_TRY(take_block(memory, &block, bytes, what));
-    if (old)
-        memcpy(block, old, header_of(old)->bytes);
+    if (old) memcpy(block, old, header_of(old)->bytes);
     twi_put(memory, old);
     memcpy(inout, &block, sizeof block);
     return TW_OK;
 }
 
-void twi_put(twi_memory *memory, void *block)
-{
-    if (!block)
-        return;
+void twi_put(twi_memory *memory, void *block) {
+    if (!block) return;
     size_t bytes = header_of(block)->bytes;
     atomic_fetch_sub(&memory->bytes, bytes);
     atomic_fetch_sub(&memory->blocks, 1);
     free((char *)block - alignment_of(bytes));
 }
 
-tw_status twi_get_text(twi_memory *memory, char **out, const char *text)
-{
+tw_status twi_get_text(twi_memory *memory, char **out, const char *text) {
     size_t bytes = strlen(text) + 1;
     TWI_TRY(twi_get(memory, out, bytes, 1, "text"));
     memcpy(*out, text, bytes);
     return TW_OK;
 }
 
-tw_status twi_mul_size(size_t *out, size_t a, size_t b, const char *what)
-{
+tw_status twi_mul_size(size_t *out, size_t a, size_t b, const char *what) {
     if (b && a > SIZE_MAX / b)
         return TWI_FAIL(TW_ERROR_OVERFLOW, "%s: %zu x %zu bytes do not fit a size; check the dims", what, a, b);
     *out = a * b;
     return TW_OK;
 }
 
-tw_status twi_add_size(size_t *out, size_t a, size_t b, const char *what)
-{
+tw_status twi_add_size(size_t *out, size_t a, size_t b, const char *what) {
     if (a > SIZE_MAX - b)
         return TWI_FAIL(TW_ERROR_OVERFLOW, "%s: %zu + %zu bytes do not fit a size; check the dims", what, a, b);
     *out = a + b;

@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-void twi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
-{
+void twi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
@@ -25,23 +24,20 @@ void twi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
 }
 
 /* Spreads a seed over all 64 bits (the finalizer of SplitMix64): people choose seeds 1, 2, 3. */
-static uint64_t spread(uint64_t x)
-{
+static uint64_t spread(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 
-void twi_draw(uint64_t seed, twi_purpose purpose, uint64_t stream, uint64_t index, uint32_t out[4])
-{
+void twi_draw(uint64_t seed, twi_purpose purpose, uint64_t stream, uint64_t index, uint32_t out[4]) {
     uint64_t key = spread(spread(seed + 0x9E3779B97F4A7C15u) + (uint64_t)purpose);
     const uint32_t key_words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
     twi_philox(counter, key_words, out);
 }
 
-void twi_normal2(uint32_t a, uint32_t b, float out[2])
-{
+void twi_normal2(uint32_t a, uint32_t b, float out[2]) {
     /* (0, 1], so that the logarithm is finite. */
     double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
     double angle = 6.283185307179586 * ((double)b * 0x1p-32);
@@ -49,10 +45,8 @@ void twi_normal2(uint32_t a, uint32_t b, float out[2])
     out[1] = (float)(radius * sin(angle));
 }
 
-uint64_t twi_hash_text(const char *text)
-{
+uint64_t twi_hash_text(const char *text) {
     uint64_t hash = 0xCBF29CE484222325u;
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001B3u;
+    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001B3u;
     return hash;
 }

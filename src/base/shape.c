@@ -4,8 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-tw_status twi_shape_check(const twi_shape *shape, const char *what)
-{
+tw_status twi_shape_check(const twi_shape *shape, const char *what) {
     if (shape->rank < 0 || shape->rank > TW_MAX_RANK)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: rank %d, expected 0 to %d axes", what, shape->rank, TW_MAX_RANK);
     /* An axis of 0 counts as 1 here: it makes the tensor empty, but the strides of the axes before it must fit as well. */
@@ -19,37 +18,27 @@ tw_status twi_shape_check(const twi_shape *shape, const char *what)
             return TWI_FAIL(TW_ERROR_OVERFLOW, "%s: %s has more elements than can be addressed; check the dims", what,
                             twi_shape_text(shape, text));
         }
-        if (dim > 1)
-            limit /= dim;
+        if (dim > 1) limit /= dim;
     }
     return TW_OK;
 }
 
-int64_t twi_shape_count(const twi_shape *shape)
-{
-    return twi_shape_count_from(shape, 0);
-}
+int64_t twi_shape_count(const twi_shape *shape) { return twi_shape_count_from(shape, 0); }
 
-int64_t twi_shape_count_from(const twi_shape *shape, int axis)
-{
+int64_t twi_shape_count_from(const twi_shape *shape, int axis) {
     int64_t count = 1;
-    for (; axis < shape->rank; axis++)
-        count *= shape->dim[axis];
+    for (; axis < shape->rank; axis++) count *= shape->dim[axis];
     return count;
 }
 
-bool twi_shape_equal(const twi_shape *a, const twi_shape *b)
-{
-    if (a->rank != b->rank)
-        return false;
+bool twi_shape_equal(const twi_shape *a, const twi_shape *b) {
+    if (a->rank != b->rank) return false;
     for (int axis = 0; axis < a->rank; axis++)
-        if (a->dim[axis] != b->dim[axis])
-            return false;
+        if (a->dim[axis] != b->dim[axis]) return false;
     return true;
 }
 
-const char *twi_shape_text(const twi_shape *shape, char text[TWI_SHAPE_TEXT])
-{
+const char *twi_shape_text(const twi_shape *shape, char text[TWI_SHAPE_TEXT]) {
     /* Room for the longest: six numbers of 20 characters, separators and brackets. */
     int length = snprintf(text, TWI_SHAPE_TEXT, "[");
     for (int axis = 0; axis < shape->rank && axis < TW_MAX_RANK; axis++)

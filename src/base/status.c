@@ -28,25 +28,17 @@ static const char *const status_names[] = {
     [TW_ERROR_INTERNAL] = "TW_ERROR_INTERNAL",
 };
 
-const char *tw_status_name(tw_status status)
-{
+const char *tw_status_name(tw_status status) {
     size_t index = (unsigned)status;
     return index < sizeof status_names / sizeof status_names[0] ? status_names[index] : "unknown tw_status";
 }
 
-const char *tw_last_error(void)
-{
-    return last_error;
-}
+const char *tw_last_error(void) { return last_error; }
 
-void tw_clear_error(void)
-{
-    last_error[0] = '\0';
-}
+void tw_clear_error(void) { last_error[0] = '\0'; }
 
 /* Both functions format aside first: an argument may be the text of the previous failure itself. */
-void twi_fail(const char *format, ...)
-{
+void twi_fail(const char *format, ...) {
     char text[ERROR_TEXT];
     va_list arguments;
     va_start(arguments, format);
@@ -55,8 +47,7 @@ void twi_fail(const char *format, ...)
     memcpy(last_error, text, strlen(text) + 1);
 }
 
-tw_status twi_fail_within(tw_status code, const char *prefix_format, ...)
-{
+tw_status twi_fail_within(tw_status code, const char *prefix_format, ...) {
     char text[ERROR_TEXT];
     va_list arguments;
     va_start(arguments, prefix_format);
@@ -71,7 +62,4 @@ tw_status twi_fail_within(tw_status code, const char *prefix_format, ...)
 #define TEXT_OF(number) #number
 #define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
 
-const char *tw_version(void)
-{
-    return VERSION_TEXT(TW_VERSION_MAJOR, TW_VERSION_MINOR, TW_VERSION_PATCH);
-}
+const char *tw_version(void) { return VERSION_TEXT(TW_VERSION_MAJOR, TW_VERSION_MINOR, TW_VERSION_PATCH); }

@@ -47,8 +47,7 @@ struct twi_pool {
 /* Round to nearest, no traps, denormals to zero; whatever the caller's own state is. Returns the state before. */
 #if defined(__SSE__)
 typedef unsigned float_state;
-static float_state float_state_set(void)
-{
+static float_state float_state_set(void) {
     float_state before = _mm_getcsr();
     _mm_setcsr(0x9FC0); /* 0x1F80, the default, with FTZ 0x8000 and DAZ 0x0040 */
     return before;
@@ -56,8 +55,7 @@ static float_state float_state_set(void)
 static void float_state_restore(float_state before) { _mm_setcsr(before); }
 #elif defined(__aarch64__)
 typedef uint64_t float_state;
-static float_state float_state_set(void)
-{
+static float_state float_state_set(void) {
     float_state before;
     __asm__ volatile("mrs %0, fpcr" : "=r"(before));
     __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)1 << 24)); /* FZ */
@@ -72,8 +70,7 @@ static void float_state_restore(float_state before) { (void)before; }
 
 /* --- waiting --- */
 
-static void pause_briefly(void)
-{
+static void pause_briefly(void) {
 #if defined(__SSE__)
     _mm_pause();
 #elif defined(__aarch64__)
@@ -81,21 +78,18 @@ static void pause_briefly(void)
 #endif
 }
 
-static int64_t now(void)
-{
+static int64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static bool spin_for_change(const twi_pool *pool, atomic_uint *word, unsigned old)
-{
+static bool spin_for_change(const twi_pool *pool, atomic_uint *word, unsigned old) {
     enum { POLLS_PER_LOOK = 32 }; /* at the clock, which costs as much as a few polls */
     int64_t end = pool->spin ? now() + pool->spin : 0;
     do {
         for (int poll = 0; poll < POLLS_PER_LOOK; poll++) {
-            if (atomic_load_explicit(word, memory_order_acquire) != old)
-                return true;
+            if (atomic_load_explicit(word, memory_order_acquire) != old) return true;
             pause_briefly();
         }
     } while (end && now() < end);
@@ -104,25 +98,19 @@ static bool spin_for_change(const twi_pool *pool, atomic_uint *word, unsigned ol
 
 /* Registering as a sleeper before the last look, against bumping before looking for sleepers, both in the one order of
  * seq_cst, means that either this side sees the new value or the other sees the sleeper. */
-static void wait_for_change(twi_pool *pool, atomic_uint *word, unsigned old)
-{
-    if (spin_for_change(pool, word, old))
-        return;
+static void wait_for_change(twi_pool *pool, atomic_uint *word, unsigned old) {
+    if (spin_for_change(pool, word, old)) return;
     atomic_fetch_add(&pool->sleepers, 1);
-    while (atomic_load(word) == old)
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    while (atomic_load(word) == old) syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
     atomic_fetch_sub(&pool->sleepers, 1);
 }
 
-static void bump(twi_pool *pool, atomic_uint *word)
-{
+static void bump(twi_pool *pool, atomic_uint *word) {
     atomic_fetch_add(word, 1);
-    if (atomic_load(&pool->sleepers))
-        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (atomic_load(&pool->sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void twi_pool_barrier(twi_pool *pool, int worker)
-{
+void twi_pool_barrier(twi_pool *pool, int worker) {
     (void)worker; /* any one may be the last */
     unsigned passed = atomic_load(&pool->passed);
     if (atomic_fetch_add(&pool->arrived, 1) + 1 == (unsigned)pool->size) {
@@ -135,22 +123,19 @@ void twi_pool_barrier(twi_pool *pool, int worker)
 
 /* --- runs --- */
 
-static void *worker_main(void *argument)
-{
+static void *worker_main(void *argument) {
     const worker *self = argument;
     twi_pool *pool = self->pool;
     float_state_set();
     for (unsigned start = 0;; start++) {
         wait_for_change(pool, &pool->start, start);
-        if (pool->quit)
-            return NULL;
+        if (pool->quit) return NULL;
         pool->fn(pool->argument, self->index, pool->size);
         twi_pool_barrier(pool, self->index);
     }
 }
 
-void twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument)
-{
+void twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument) {
     if (pool->size == 1) {
         twi_pool_run_alone(pool, fn, argument);
         return;
@@ -164,8 +149,7 @@ void twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument)
     float_state_restore(before);
 }
 
-void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument)
-{
+void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument) {
     (void)pool;
     float_state before = float_state_set();
     fn(argument, 0, 1);
@@ -175,13 +159,11 @@ void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument)
 /* --- life --- */
 
 /* Signals stay with the threads of the program, whose handlers expect them there; faults of a worker itself do not. */
-static int start_thread(worker *w)
-{
+static int start_thread(worker *w) {
     sigset_t blocked, before;
     sigfillset(&blocked);
     const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        sigdelset(&blocked, faults[i]);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigdelset(&blocked, faults[i]);
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int error = pthread_create(&w->thread, NULL, worker_main, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -189,21 +171,17 @@ static int start_thread(worker *w)
 }
 
 /* Ends and frees a pool of which the first `started` workers run, the caller counted. */
-static void stop(twi_pool *pool, int started)
-{
+static void stop(twi_pool *pool, int started) {
     pool->quit = true;
     bump(pool, &pool->start);
-    for (int i = 1; i < started; i++)
-        pthread_join(pool->workers[i].thread, NULL);
+    for (int i = 1; i < started; i++) pthread_join(pool->workers[i].thread, NULL);
     twi_put(pool->memory, pool->workers);
     twi_put(pool->memory, pool);
 }
 
-tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads)
-{
+tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads) {
     *out = NULL;
-    if (threads < 1)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "worker pool: %d threads, expected 1 or more", threads);
+    if (threads < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "worker pool: %d threads, expected 1 or more", threads);
     twi_pool *pool;
     TWI_TRY(twi_get(memory, &pool, 1, sizeof *pool, "worker pool"));
     tw_status status = twi_get(memory, &pool->workers, (size_t)threads, sizeof *pool->workers, "worker pool");
@@ -220,32 +198,26 @@ tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads)
         int error = start_thread(&pool->workers[i]);
         if (error) {
             stop(pool, i);
-            return TWI_FAIL(TW_ERROR_DEVICE,
-                            "worker pool: the system refused thread %d of %d (error %d); ask for fewer threads or raise "
-                            "the process's limits on threads and address space",
-                            i + 1, threads, error);
+            return TWI_FAIL(
+                TW_ERROR_DEVICE,
+                "worker pool: the system refused thread %d of %d (error %d); ask for fewer threads or raise "
+                "the process's limits on threads and address space",
+                i + 1, threads, error);
         }
     }
     *out = pool;
     return TW_OK;
 }
 
-void twi_pool_destroy(twi_pool *pool)
-{
-    if (pool)
-        stop(pool, pool->size);
+void twi_pool_destroy(twi_pool *pool) {
+    if (pool) stop(pool, pool->size);
 }
 
-int twi_pool_size(const twi_pool *pool)
-{
-    return pool->size;
-}
+int twi_pool_size(const twi_pool *pool) { return pool->size; }
 
-int twi_processor_count(void)
-{
+int twi_processor_count(void) {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
     /* A machine with more processors than cpu_set_t has bits. */
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 1 ? (int)online : 1;

@@ -1,0 +1,24 @@
+/* How one sample of a data set becomes network input: normalised, perhaps mirrored and shifted. Pure: the same sample of the
+ * same epoch gives the same floats, whoever asks, so that any number of loader workers may share one sampler. */
+#ifndef TWI_DATA_SAMPLER_H
+#define TWI_DATA_SAMPLER_H
+
+#include "dataset.h"
+
+typedef struct twi_sampler {
+    const tw_dataset *dataset;
+    uint64_t seed;
+    bool flip, channels_last;
+    int crop_padding;
+    float *mean, *deviation; /* of each channel */
+    float (*table)[256];     /* u8: of each channel, the float of each byte */
+} twi_sampler;
+
+/* Errors: ARGUMENT (normalisation that does not fit the data set, padding out of range), OUT_OF_MEMORY. */
+tw_status twi_sampler_init(twi_sampler *sampler, const tw_dataset *dataset, const tw_loader_options *options);
+void twi_sampler_free(twi_sampler *sampler);
+
+/* Writes sample `index` as epoch `epoch` shows it: channels x height x width floats, or height x width x channels. */
+void twi_sampler_make(const twi_sampler *sampler, uint64_t epoch, int64_t index, float *out);
+
+#endif

@@ -17,7 +17,7 @@ typedef float tw_real;
 #define TWI_NAME(name) name
 #endif
 
-enum { TWI_MAX_OPERANDS = 10 };
+enum { TWI_MAX_OPERANDS = 10, TWI_DTYPE_DOUBLE = 0xff };
 
 typedef enum twi_access { TWI_READ, TWI_WRITE, TWI_UPDATE /* read and written in place: persistent state */ } twi_access;
 
@@ -52,7 +52,7 @@ typedef struct twi_operand {
     twi_shape shape;             /* logical (N,C,H,W; O,I,H,W); axis 0 is the chunk's sample count for batched operands */
     int64_t stride[TW_MAX_RANK]; /* in elements, per logical axis (for TWI_BITS: of the value it masks) */
     uint8_t store;               /* twi_store_kind */
-    uint8_t dtype;               /* storage type of TWI_REAL operands: tw_dtype */
+    uint8_t dtype;               /* storage type of TWI_REAL operands: tw_dtype, or TWI_DTYPE_DOUBLE in the double checks */
 } twi_operand;
 
 /* Why a step refused: written by kernels, read by the runner after the program; persistent state commits only while code is 0. */

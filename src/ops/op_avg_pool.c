@@ -103,6 +103,7 @@ static const twi_case cases[] = {
     {"four different paddings", {1, 2, 5, 4, 34, 12, 1203, 0, 0}},
     {"four different paddings, excluded", {1, 2, 5, 4, 34, 12, 1203, 0, 1}},
     {"ceil mode", {1, 2, 6, 7, 33, 22, 0, 1, 0}},
+    {"ceil mode, image smaller than the kernel", {1, 2, 1, 2, 33, 33, 0, 1}},
     {"ceil mode with padding", {1, 2, 4, 5, 33, 22, 1111, 1, 0}},
     {"ceil mode, padding excluded", {1, 2, 4, 5, 33, 22, 1111, 1, 1}},
     {"one row", {2, 2, 1, 7, 13, 12, 101, 0, 0}},

@@ -123,6 +123,7 @@ static const twi_case cases[] = {
     {"padding", {2, 2, 5, 6, 33, 22, 1111}},
     {"four different paddings", {1, 2, 5, 4, 34, 12, 1203}},
     {"ceil mode", {1, 2, 6, 7, 33, 22, 0, 1}},
+    {"ceil mode, image smaller than the kernel", {1, 2, 1, 2, 33, 33, 0, 1}},
     {"ceil mode with padding", {1, 2, 5, 6, 22, 22, 1111, 1}},
     {"ceil mode, stride beyond the kernel", {1, 1, 8, 9, 33, 44, 0, 1}},
     {"one row", {2, 2, 1, 7, 13, 12, 101}},

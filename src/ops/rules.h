@@ -12,7 +12,7 @@ static inline tw_status twi_rule_input(const twi_infer *infer, int input, const 
         return TWI_FAIL(TW_ERROR_SHAPE, "%s '%s': %s is %s, expected %d axes%s", infer->op->name, infer->name, what,
                         twi_shape_text(shape, text), rank, batched ? ", the batch first; reshape or flatten it" : "");
     if (infer->batched[input] != batched)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': %s %s is %s; give %s there", infer->op->name, infer->name, what,
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': %s %s %s; give %s there", infer->op->name, infer->name, what,
                         twi_shape_text(shape, text), batched ? "has no batch axis" : "has a batch axis",
                         batched ? "an input or the result of a layer" : "a parameter");
     return TW_OK;

@@ -42,7 +42,8 @@ static inline tw_status twi_window_positions(const twi_infer *infer, const twi_w
                         " on %" PRId64 " do not fit 64 bits; use smaller values",
                         infer->op->name, infer->name, window->axis, window->kernel, window->axis, window->dilation,
                         window->pad_before, window->pad_after, window->size);
-    if (extent > padded)
+    int64_t room = padded - extent + (window->ceil_mode ? window->stride - 1 : 0);
+    if (room < 0)
         return TWI_FAIL(TW_ERROR_SHAPE,
                         "%s '%s': kernel_%s %" PRId64 " (%" PRId64 " with dilation %" PRId64
                         ") is larger than the padded input, %" PRId64 " + %" PRId64 " + %" PRId64
@@ -50,7 +51,6 @@ static inline tw_status twi_window_positions(const twi_infer *infer, const twi_w
                         infer->op->name, infer->name, window->axis, window->kernel, extent, window->dilation,
                         window->pad_before, window->size, window->pad_after);
 
-    int64_t room = padded - extent + (window->ceil_mode ? window->stride - 1 : 0);
     *positions = room / window->stride + 1;
     if (window->ceil_mode && (*positions - 1) * window->stride >= window->size + window->pad_before) --*positions;
     return TW_OK;

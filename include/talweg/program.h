@@ -1,0 +1,101 @@
+/* Talweg: programs. A program is a model's graph compiled for a batch size and a purpose: a flat list of steps over planned
+ * memory. Training loops by hand are written over programs; tw_trainer does it for you. */
+#ifndef TALWEG_PROGRAM_H
+#define TALWEG_PROGRAM_H
+
+#include <talweg/model.h>
+#include <talweg/optim.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tw_program tw_program;
+
+/** A loss value (a batch sum, e.g. of tw_cross_entropy) and its weight in the total; weight 0 counts as 1. */
+typedef struct tw_loss {
+    tw_value *value;
+    float weight;
+} tw_loss;
+
+typedef struct tw_program_options {
+    size_t size;
+    bool train;                            /**< training behaviour of dropout and batch norm, and gradients of the losses */
+    const tw_loss *losses;                 /**< what is minimised (train) or only reported */
+    int loss_count;
+    tw_value *const *outputs;              /**< values readable after a run, beside losses */
+    int output_count;
+    tw_value *const *gradients;            /**< values whose gradient stays readable (train) */
+    int gradient_count;
+    const tw_optimizer_options *optimizer; /**< train: the update that ends a run; NULL: gradients only */
+    bool no_fusion;                        /**< leave the pattern table out: for comparing */
+    bool record_passes;                    /**< keep what every pass made, for tw_program_dump */
+} tw_program_options;
+#define TW_PROGRAM_OPTIONS_INIT {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false}
+
+/** Compiles the model's graph for `batch` samples. The model must be built and outlive the program. All memory is taken here: a run
+ *  allocates nothing. Programs of a model share parameters, optimizer state and one arena. Errors: ARGUMENT, STATE, OUT_OF_MEMORY, UNSUPPORTED. */
+TW_API TW_WARN_UNUSED tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options);
+/** Frees a program. NULL is fine. */
+TW_API void tw_program_destroy(tw_program *program);
+/** The batch size it was compiled for. */
+TW_API int64_t tw_program_get_batch(const tw_program *program);
+
+/** Feeds an input value: the whole batch, row-major in logical N,C,H,W order. Inputs take f32, f16, bf16 or u8; labels i32, i64 or u8.
+ *  count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
+TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
+/** Runs everything: forward, losses, and in training backward and update.
+ *  Errors: LABEL, NUMERIC (a loss is not finite), DEVICE: then parameters, state and running statistics are as before the run. */
+TW_API TW_WARN_UNUSED tw_status tw_program_run(tw_program *program);
+/** Runs forward, losses and backward, without the update. */
+TW_API TW_WARN_UNUSED tw_status tw_program_run_gradients(tw_program *program);
+/** Runs the update on the gradients of the last tw_program_run_gradients. Errors: STATE if there are none. */
+TW_API TW_WARN_UNUSED tw_status tw_program_run_update(tw_program *program);
+
+/** The last run's total loss: sum over losses of weight times mean over the batch. */
+TW_API double tw_program_get_loss(const tw_program *program);
+/** Copies an output or loss out, in logical order: f32, or i32 for labels, ranks and indices. Errors: ARGUMENT if it was not asked for. */
+TW_API TW_WARN_UNUSED tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count);
+/** Copies the gradient of a value asked for in `gradients` out, f32, logical order. */
+TW_API TW_WARN_UNUSED tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count);
+/** Copies the gradient of a parameter out, f32, logical order; valid after a training run. Errors: ARGUMENT; STATE if it gets none. */
+TW_API TW_WARN_UNUSED tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count);
+
+/** Counters of the model's training state: attempts always advance, updates only when they were committed. */
+TW_API uint64_t tw_model_get_updates(const tw_model *model);
+/** Number of training runs tried. */
+TW_API uint64_t tw_model_get_attempts(const tw_model *model);
+/** The learning rate of the last update. */
+TW_API double tw_model_get_learning_rate(const tw_model *model);
+
+typedef enum tw_pass {
+    TW_PASS_LOWER = 0,   /**< steps of forward, losses, backward and update */
+    TW_PASS_LAYOUT = 1,  /**< a layout for every value; copies that move nothing are gone */
+    TW_PASS_FUSE = 2,    /**< after the pattern table, with the bytes it saved */
+    TW_PASS_SCHEDULE = 3,/**< segments, chunks and groups */
+    TW_PASS_CHOOSE = 4,  /**< the implementation of every step */
+    TW_PASS_MEMORY = 5   /**< offsets and the exact peak: what will run */
+} tw_pass;
+
+/** What a pass made, step by step with bytes and FLOPs. Only TW_PASS_MEMORY unless record_passes was set. Borrowed until the next
+ *  call; NULL after a failure. */
+TW_API const char *tw_program_dump(tw_program *program, tw_pass pass);
+
+typedef struct tw_program_stats {
+    size_t arena_bytes;      /**< this program's share of the model's arena: activations, workspaces, partial sums */
+    size_t scratch_bytes;    /**< of all workers together */
+    size_t parameter_bytes;  /**< parameters and buffers */
+    size_t gradient_bytes;
+    size_t state_bytes;      /**< optimizer */
+    int steps, segments;
+    double flops;            /**< a run */
+    double bytes;            /**< read and written by a run */
+} tw_program_stats;
+
+/** Planned memory and work of a run. */
+TW_API tw_program_stats tw_program_get_stats(const tw_program *program);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,101 @@
+/* What the passes share: growing lists of buffers and steps, calls without data, bytes. */
+#include "program.h"
+
+#include <string.h>
+
+static const char *kernel_side(const tw_program *program) { return program->model->context->backend->name; }
+
+tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index) {
+    if (program->buffer_count == program->buffer_capacity) {
+        int grown = program->buffer_capacity ? 2 * program->buffer_capacity : 128;
+        TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->buffer, (size_t)grown, sizeof *program->buffer, "program buffers"));
+        program->buffer_capacity = grown;
+    }
+    *index = program->buffer_count++;
+    program->buffer[*index] = *buffer;
+    program->buffer[*index].alias = program->buffer[*index].over = -1;
+    return TW_OK;
+}
+
+tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node, const char *label, twi_part part, const int *operands) {
+    if (program->step_count == program->step_capacity) {
+        int grown = program->step_capacity ? 2 * program->step_capacity : 128;
+        TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->step, (size_t)grown, sizeof *program->step, "program steps"));
+        program->step_capacity = grown;
+    }
+    twi_step *step = &program->step[program->step_count++];
+    memset(step, 0, sizeof *step);
+    step->kernel = kernel;
+    step->attrs = attrs;
+    step->node = node;
+    step->label = label;
+    step->part = (uint8_t)part;
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) step->operand[o] = o < kernel->operand_count ? operands[o] : TWI_NO_REF;
+    return TW_OK;
+}
+
+/* Blocks form a list through their first word. */
+tw_status twi_program_block(tw_program *program, void *out, size_t bytes, const char *what) {
+    enum { HEADER = 64 };
+    char *block;
+    TWI_TRY(twi_add_size(&bytes, bytes, HEADER, what));
+    TWI_TRY(twi_get(twi_program_context(program)->memory, &block, 1, bytes, what));
+    *(void **)block = program->blocks;
+    program->blocks = block;
+    *(void **)out = block + HEADER;
+    return TW_OK;
+}
+
+tw_status twi_program_kernel(const tw_program *program, const char *name, const twi_kernel **out) {
+    *out = twi_registry_find_kernel(twi_program_context(program)->registry, name);
+    return *out ? TW_OK : TWI_FAIL(TW_ERROR_UNSUPPORTED, "kernel '%s' is missing from the registry (back end %s)", name, kernel_side(program));
+}
+
+int twi_program_root(const tw_program *program, int buffer) {
+    while (program->buffer[buffer].alias >= 0) buffer = program->buffer[buffer].alias;
+    return buffer;
+}
+
+size_t twi_program_store_size(const tw_program *program, uint8_t store) {
+    if (store == TWI_U8) return 1;
+    return store == TWI_I32 ? 4 : program->model->store.real_size;
+}
+
+void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call) {
+    memset(call, 0, sizeof *call);
+    call->attrs = step->attrs;
+    call->operand_count = step->kernel->operand_count;
+    call->first = true;
+    for (int o = 0; o < call->operand_count; o++) {
+        if (step->operand[o] < 0) continue;
+        const twi_buffer *buffer = &program->buffer[step->operand[o]];
+        twi_operand *operand = &call->operand[o];
+        operand->shape = buffer->shape;
+        memcpy(operand->stride, buffer->stride, sizeof operand->stride);
+        operand->store = buffer->store;
+        operand->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
+        if (samples > 0 && step->kernel->split == TWI_BY_SAMPLE && step->kernel->operand[o].reach == TWI_BATCHED) operand->shape.dim[0] = samples;
+    }
+    if (step->kernel->split == TWI_BY_RANGE) call->end = step->kernel->range(call);
+}
+
+int64_t twi_program_step_samples(const tw_program *program, const twi_step *step) {
+    if (step->kernel->split == TWI_BY_SAMPLE)
+        for (int o = 0; o < step->kernel->operand_count; o++)
+            if (step->operand[o] >= 0 && step->kernel->operand[o].reach == TWI_BATCHED) return program->buffer[step->operand[o]].shape.dim[0];
+    return 0;
+}
+
+void twi_program_compact(tw_program *program) {
+    int kept = 0;
+    for (int i = 0; i < program->step_count; i++)
+        if (program->step[i].kernel) program->step[kept++] = program->step[i];
+    program->step_count = kept;
+}
+
+double twi_program_step_bytes(const tw_program *program, const twi_step *step) {
+    double bytes = 0;
+    for (int o = 0; o < step->kernel->operand_count; o++)
+        if (step->operand[o] >= 0) bytes += (double)program->buffer[step->operand[o]].bytes * (step->kernel->operand[o].access == TWI_UPDATE ? 2 : 1);
+    return bytes;
+}

@@ -1,0 +1,196 @@
+/* Fusion: applies the pattern table wherever it moves fewer bytes. Knows no op: only kernel names from the table and who
+ * reads what. */
+#include "program.h"
+#include "patterns.h"
+
+#include <string.h>
+
+typedef struct match {
+    const twi_pattern *pattern;
+    int step[TWI_PATTERN_MEMBERS];
+} match;
+
+static bool reads(const twi_step *step, int buffer) {
+    for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
+        if (step->operand[o] == buffer && step->kernel->operand[o].access != TWI_WRITE) return true;
+    return false;
+}
+
+static bool writes(const twi_step *step, int buffer) {
+    for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
+        if (step->operand[o] == buffer && step->kernel->operand[o].access != TWI_READ) return true;
+    return false;
+}
+
+static bool is_kernel(const twi_step *step, const char *name) { return step->kernel && strcmp(step->kernel->name, name) == 0; }
+
+/* Some view of the buffer exists: then its readers cannot all be seen. */
+static bool has_views(const tw_program *program, int buffer) {
+    for (int i = 0; i < program->buffer_count; i++)
+        if (program->buffer[i].alias == buffer) return true;
+    return false;
+}
+
+static bool find_members(const tw_program *program, match *m) {
+    for (int k = 1; k < m->pattern->members; k++) {
+        const twi_pattern_member *member = &m->pattern->member[k];
+        int link = program->step[m->step[member->earlier]].operand[member->from];
+        m->step[k] = -1;
+        for (int i = m->step[member->earlier] + 1; i < program->step_count && m->step[k] < 0; i++)
+            if (is_kernel(&program->step[i], member->kernel) && program->step[i].operand[member->to] == link) m->step[k] = i;
+        if (m->step[k] < 0) return false;
+    }
+    return true;
+}
+
+static bool is_member(const match *m, int step) {
+    for (int k = 0; k < m->pattern->members; k++)
+        if (m->step[k] == step) return true;
+    return false;
+}
+
+static int last_step(const match *m) {
+    int last = m->step[0];
+    for (int k = 1; k < m->pattern->members; k++)
+        if (m->step[k] > last) last = m->step[k];
+    return last;
+}
+
+/* May `buffer`, written by a member, vanish (or, if kept, be written as late as the last member)? */
+static bool readers_allow(const tw_program *program, const match *m, int buffer, bool kept) {
+    if (!kept && (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA || has_views(program, buffer))) return false;
+    int last = last_step(m);
+    for (int i = 0; i < program->step_count; i++)
+        if (reads(&program->step[i], buffer) && !is_member(m, i) && (!kept || i < last)) return false;
+    return true;
+}
+
+static bool kept_by_replacement(const tw_program *program, const match *m, int buffer) {
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) {
+        const twi_pattern_operand *take = &m->pattern->operand[o];
+        if (take->member >= 0 && program->step[m->step[take->member]].operand[take->operand] == buffer && writes(&program->step[m->step[take->member]], buffer)) return true;
+    }
+    return false;
+}
+
+static bool legal(const tw_program *program, const match *m) {
+    for (int k = 0; k < m->pattern->members; k++) {
+        const twi_step *step = &program->step[m->step[k]];
+        for (int o = 0; o < step->kernel->operand_count; o++) {
+            int buffer = step->operand[o];
+            if (buffer < 0 || step->kernel->operand[o].access == TWI_READ) continue;
+            if (!readers_allow(program, m, buffer, kept_by_replacement(program, m, buffer))) return false;
+        }
+    }
+    return true;
+}
+
+/* Bits for what the replacement writes as operand `like`, which says where it is positive. */
+static tw_status add_mask(tw_program *program, int like, int *index) {
+    twi_buffer mask = program->buffer[like];
+    mask.name = "mask";
+    mask.store = TWI_BITS;
+    mask.source = TWI_SOURCE_ARENA;
+    mask.pinned = false;
+    mask.parameter = -1;
+    mask.sample_bytes = (size_t)twi_bits_bytes(twi_shape_count_from(&mask.shape, 1));
+    TWI_TRY(twi_mul_size(&mask.bytes, mask.sample_bytes, (size_t)mask.shape.dim[0], mask.name));
+    return twi_program_add_buffer(program, &mask, index);
+}
+
+static tw_status readers_take_mask(tw_program *program, const twi_pattern *pattern, int output, int mask) {
+    const twi_kernel *kernel;
+    TWI_TRY(twi_program_kernel(program, pattern->mask_reader, &kernel));
+    for (int i = 0; i < program->step_count; i++) {
+        twi_step *step = &program->step[i];
+        if (!is_kernel(step, pattern->sign_reader) || step->operand[pattern->sign_operand] != output) continue;
+        step->kernel = kernel;
+        step->operand[pattern->sign_operand] = mask;
+    }
+    return TW_OK;
+}
+
+static tw_status apply_match(tw_program *program, const match *m) {
+    const twi_pattern *pattern = m->pattern;
+    twi_step fused = program->step[last_step(m)];
+    TWI_TRY(twi_program_kernel(program, pattern->replacement, &fused.kernel));
+    fused.attrs = program->step[m->step[0]].attrs;
+    fused.node = program->step[m->step[0]].node;
+    fused.label = program->step[m->step[0]].label;
+    int mask = TWI_NO_REF, masked = TWI_NO_REF;
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) fused.operand[o] = TWI_NO_REF;
+    for (int o = 0; o < fused.kernel->operand_count; o++) {
+        const twi_pattern_operand *take = &pattern->operand[o];
+        if (take->member >= 0) {
+            fused.operand[o] = program->step[m->step[take->member]].operand[take->operand];
+        } else {
+            masked = fused.operand[take->operand];
+            TWI_TRY(add_mask(program, masked, &mask));
+            fused.operand[o] = mask;
+        }
+    }
+    double before = 0, after = twi_program_step_bytes(program, &fused);
+    for (int k = 0; k < pattern->members; k++) before += twi_program_step_bytes(program, &program->step[m->step[k]]);
+    if (after >= before) return TW_OK;
+    program->fused_bytes += before - after;
+    int last = last_step(m);
+    for (int k = 0; k < pattern->members; k++) program->step[m->step[k]].kernel = NULL;
+    program->step[last] = fused;
+    return mask < 0 ? TW_OK : readers_take_mask(program, pattern, masked, mask);
+}
+
+static tw_status apply_patterns(tw_program *program) {
+    for (const twi_pattern *pattern = twi_patterns; pattern->name; pattern++)
+        for (int i = 0; i < program->step_count; i++) {
+            match m = {.pattern = pattern, .step = {i}};
+            if (is_kernel(&program->step[i], pattern->member[0].kernel) && find_members(program, &m) && legal(program, &m))
+                TWI_TRY(apply_match(program, &m));
+        }
+    return TW_OK;
+}
+
+static const twi_absorb *absorb_row(const twi_step *producer, const twi_step *reader, int buffer) {
+    for (const twi_absorb *row = twi_absorbs; row->producer; row++)
+        if (is_kernel(producer, row->producer) && is_kernel(reader, row->reader) && reader->operand[row->operand] == buffer) return row;
+    return NULL;
+}
+
+/* The producer goes if every reader of its output has a twin. */
+static tw_status absorb(tw_program *program, int at) {
+    const twi_step producer = program->step[at];
+    int value = producer.operand[2], hits = 0;
+    if (program->buffer[value].pinned || has_views(program, value)) return TW_OK;
+    for (int i = 0; i < program->step_count; i++) {
+        if (!reads(&program->step[i], value)) continue;
+        if (!absorb_row(&producer, &program->step[i], value)) return TW_OK;
+        hits++;
+    }
+    if (!hits) return TW_OK;
+    for (int i = 0; i < program->step_count; i++) {
+        const twi_absorb *row = reads(&program->step[i], value) ? absorb_row(&producer, &program->step[i], value) : NULL;
+        if (!row) continue;
+        twi_step twin = program->step[i];
+        TWI_TRY(twi_program_kernel(program, row->twin, &twin.kernel));
+        for (int o = 0; o < twin.kernel->operand_count; o++) {
+            int8_t from = row->order[o];
+            twin.operand[o] = from == TWI_ABSORB_VALUE ? producer.operand[0] : from == TWI_ABSORB_MASK ? producer.operand[1] : program->step[i].operand[from];
+        }
+        program->fused_bytes -= twi_program_step_bytes(program, &twin) - twi_program_step_bytes(program, &program->step[i]);
+        program->step[i] = twin;
+    }
+    program->fused_bytes += twi_program_step_bytes(program, &producer);
+    program->step[at].kernel = NULL;
+    return TW_OK;
+}
+
+tw_status twi_pass_fuse(tw_program *program) {
+    TWI_TRY(apply_patterns(program));
+    for (int i = 0; i < program->step_count; i++)
+        for (const twi_absorb *row = twi_absorbs; row->producer; row++)
+            if (is_kernel(&program->step[i], row->producer)) {
+                TWI_TRY(absorb(program, i));
+                break;
+            }
+    twi_program_compact(program);
+    return TW_OK;
+}

@@ -1,0 +1,70 @@
+/* Gives every buffer its memory order and size: images N,H,W,C, parameters the store's canonical order, everything else
+ * row-major. Copies that then move nothing (flatten after global pooling) become views. */
+#include "program.h"
+
+#include <string.h>
+
+static void row_major(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
+    int64_t step = 1;
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= shape->dim[i];
+    }
+}
+
+static void channels_last(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
+    stride[1] = 1;
+    stride[3] = shape->dim[1];
+    stride[2] = stride[3] * shape->dim[3];
+    stride[0] = stride[2] * shape->dim[2];
+}
+
+static tw_status lay_out(const tw_program *program, twi_buffer *buffer) {
+    TWI_TRY(twi_shape_check(&buffer->shape, buffer->name));
+    if (buffer->parameter >= 0)
+        twi_store_strides(&buffer->shape, buffer->stride);
+    else if (buffer->batched && buffer->shape.rank == 4)
+        channels_last(&buffer->shape, buffer->stride);
+    else
+        row_major(&buffer->shape, buffer->stride);
+    int64_t sample = buffer->batched ? twi_shape_count_from(&buffer->shape, 1) : twi_shape_count(&buffer->shape);
+    if (buffer->store == TWI_BITS)
+        buffer->sample_bytes = (size_t)twi_bits_bytes(sample);
+    else
+        buffer->sample_bytes = (size_t)sample * twi_program_store_size(program, buffer->store);
+    return twi_mul_size(&buffer->bytes, buffer->sample_bytes, buffer->batched ? (size_t)buffer->shape.dim[0] : 1, buffer->name);
+}
+
+/* Is the logical order of elements also their order in memory, up to axes of size 1? */
+static bool in_logical_order(const twi_buffer *buffer) {
+    int64_t step = 1;
+    for (int i = buffer->shape.rank - 1; i >= 0; i--) {
+        if (buffer->shape.dim[i] > 1 && buffer->stride[i] != step) return false;
+        step *= buffer->shape.dim[i];
+    }
+    return true;
+}
+
+/* A copy between two orders that agree is a view; what is read from outside keeps memory of its own. */
+static bool moves_nothing(const tw_program *program, const twi_step *step) {
+    const twi_buffer *from = &program->buffer[step->operand[0]], *to = &program->buffer[step->operand[1]];
+    if (to->source != TWI_SOURCE_ARENA || from->batched != to->batched || from->store != to->store) return false;
+    bool same = twi_shape_equal(&from->shape, &to->shape) && memcmp(from->stride, to->stride, sizeof from->stride) == 0;
+    return same || (in_logical_order(from) && in_logical_order(to));
+}
+
+tw_status twi_pass_layout(tw_program *program) {
+    for (int i = 0; i < program->buffer_count; i++) TWI_TRY(lay_out(program, &program->buffer[i]));
+    const twi_kernel *copy;
+    TWI_TRY(twi_program_kernel(program, "reshape.copy", &copy));
+    for (int i = 0; i < program->step_count; i++) {
+        twi_step *step = &program->step[i];
+        if (step->kernel != copy || !moves_nothing(program, step)) continue;
+        twi_buffer *view = &program->buffer[step->operand[1]];
+        view->alias = step->operand[0];
+        program->buffer[twi_program_root(program, view->alias)].pinned |= view->pinned;
+        step->kernel = NULL;
+    }
+    twi_program_compact(program);
+    return TW_OK;
+}

@@ -1,0 +1,109 @@
+/* The update part: learning rate, one optimizer step over the flat parameter array, and the commit of the counters. */
+#include "program.h"
+#include "update.h"
+
+#include <math.h>
+
+static tw_status refuse(const char *field, double value, const char *range) {
+    return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s %g is outside %s", field, value, range);
+}
+
+tw_status twi_optimizer_check(const tw_optimizer_options *o) {
+    if (o->kind != TW_SGD && o->kind != TW_ADAMW) return refuse("kind", o->kind, "TW_SGD, TW_ADAMW");
+    if (!(o->learning_rate >= 0) || isinf(o->learning_rate)) return refuse("learning_rate", o->learning_rate, "0 .. finite");
+    if (!(o->momentum >= 0 && o->momentum < 1)) return refuse("momentum", o->momentum, "[0, 1)");
+    if (!(o->beta1 >= 0 && o->beta1 < 1)) return refuse("beta1", o->beta1, "[0, 1)");
+    if (!(o->beta2 >= 0 && o->beta2 < 1)) return refuse("beta2", o->beta2, "[0, 1)");
+    if (!(o->epsilon >= 0)) return refuse("epsilon", o->epsilon, "0 ..");
+    if (!(o->weight_decay >= 0)) return refuse("weight_decay", o->weight_decay, "0 ..");
+    if (o->nesterov && (o->kind != TW_SGD || o->momentum <= 0))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: nesterov needs TW_SGD with momentum above 0");
+    const tw_schedule *s = &o->schedule;
+    if (s->kind < TW_SCHEDULE_CONSTANT || s->kind > TW_SCHEDULE_COSINE) return refuse("schedule kind", s->kind, "the schedules there are");
+    if (s->warmup < 0 || s->total < 0 || s->every < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule warmup, total and every must not be negative");
+    if (s->kind == TW_SCHEDULE_COSINE && s->total == 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: a cosine schedule needs `total`, the number of updates in all");
+    if (s->kind == TW_SCHEDULE_COSINE && s->total < s->warmup)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: warmup %lld is longer than the schedule's total %lld", (long long)s->warmup, (long long)s->total);
+    if (s->kind == TW_SCHEDULE_STEP && s->every == 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: a step schedule needs `every`, the updates between drops");
+    return TW_OK;
+}
+
+void twi_schedule_fill(twi_schedule_attrs *attrs, const tw_optimizer_options *o) {
+    const double presets[] = {[TW_SGD] = 0.01, [TW_ADAMW] = 0.001};
+    attrs->kind = o->schedule.kind;
+    attrs->base = o->learning_rate > 0 ? o->learning_rate : presets[o->kind];
+    attrs->minimum = o->schedule.minimum;
+    attrs->warmup = o->schedule.warmup;
+    attrs->total = o->schedule.total;
+    attrs->every = o->schedule.every;
+    attrs->factor = o->schedule.factor > 0 ? o->schedule.factor : 0.1;
+}
+
+/* Neighbours in the flat array that are updated alike become one segment. */
+static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, twi_update_attrs *attrs) {
+    const twi_store *store = &program->model->store;
+    twi_update_segment *segments;
+    TWI_TRY(twi_program_block(program, &segments, (size_t)(store->count + 1) * sizeof *segments, "update segments"));
+    attrs->segment = segments;
+    for (int v = 0; v < program->model->graph.value_count; v++) {
+        const tw_value *value = program->model->graph.value[v];
+        if (value->kind != TWI_VALUE_PARAMETER || program->gradient_buffer[v] < 0) continue;
+        const twi_parameter *parameter = &store->parameter[value->parameter];
+        float decay = parameter->decayed || o->decay_all ? o->weight_decay : 0;
+        int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
+        twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
+        if (last && last->end == parameter->offset && last->weight_decay == decay)
+            last->end = end;
+        else
+            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, 1, decay};
+    }
+    return TW_OK;
+}
+
+static tw_status flat_buffer(tw_program *program, const char *name, void *const *field, int *index) {
+    const twi_buffer buffer = {.name = name, .store = TWI_ACC, .source = TWI_SOURCE_FLAT, .flat = field, .parameter = -1,
+                               .shape = {1, {program->model->store.learned_count}}};
+    return twi_program_add_buffer(program, &buffer, index);
+}
+
+typedef struct optimizer_rule {
+    const char *kernel;
+    int moments;
+} optimizer_rule;
+
+tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *options) {
+    static const optimizer_rule rules[] = {[TW_SGD] = {"sgd.update", 1}, [TW_ADAMW] = {"adamw.update", 2}};
+    twi_store *store = &program->model->store;
+    TWI_TRY(twi_optimizer_check(options));
+    const optimizer_rule *rule = &rules[options->kind];
+    int moments = options->kind == TW_SGD && options->momentum == 0 ? 0 : rule->moments;
+    TWI_TRY(twi_store_need_gradients(store));
+    TWI_TRY(twi_store_need_moments(store, moments));
+
+    twi_schedule_attrs *schedule;
+    twi_update_attrs *update;
+    TWI_TRY(twi_program_block(program, &schedule, sizeof *schedule, "schedule"));
+    TWI_TRY(twi_program_block(program, &update, sizeof *update, "optimizer"));
+    twi_schedule_fill(schedule, options);
+    update->momentum = options->momentum;
+    update->nesterov = options->nesterov;
+    update->beta1 = options->beta1 > 0 ? options->beta1 : 0.9f;
+    update->beta2 = options->beta2 > 0 ? options->beta2 : 0.999f;
+    update->epsilon = options->epsilon > 0 ? options->epsilon : 1e-8f;
+    TWI_TRY(make_segments(program, options, update));
+
+    const twi_kernel *rate, *step, *advance;
+    TWI_TRY(twi_program_kernel(program, "schedule.learning_rate", &rate));
+    TWI_TRY(twi_program_kernel(program, rule->kernel, &step));
+    TWI_TRY(twi_program_kernel(program, "commit.advance", &advance));
+    int operands[TWI_MAX_OPERANDS] = {-1, -1, -1, -1};
+    TWI_TRY(flat_buffer(program, "parameters", &store->weights, &operands[0]));
+    TWI_TRY(flat_buffer(program, "gradients", &store->gradients, &operands[1]));
+    static const char *const moment_names[TWI_MOMENTS] = {"moment 1", "moment 2"};
+    for (int i = 0; i < moments; i++) TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[i], &operands[2 + i]));
+    TWI_TRY(twi_program_add_step(program, rate, schedule, NULL, "schedule", TWI_PART_UPDATE, operands));
+    TWI_TRY(twi_program_add_step(program, step, update, NULL, "optimizer", TWI_PART_UPDATE, operands));
+    return twi_program_add_step(program, advance, NULL, NULL, "commit", TWI_PART_UPDATE, operands);
+}

@@ -1,0 +1,217 @@
+/* Places everything a run touches: activations by lifetime in one arena, implementations' workspaces and partial sums beside
+ * them, buffers that live within a chunk in the workers' scratch. The peak is exact: nothing is taken later.
+ *
+ * Lifetimes count in segments, since the chunks of a segment interleave its steps; within a chunk, in steps. */
+#include "program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+/* Something to be placed: bytes alive from first to last, both included. */
+typedef struct block {
+    size_t bytes, offset;
+    int first, last;
+    int owner; /* buffer, or -1 - index of a workspace */
+    size_t *home; /* where the offset is wanted */
+} block;
+
+static size_t aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+static int by_size(const void *a, const void *b) {
+    const block *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return x->home < y->home ? -1 : x->home > y->home;
+}
+
+static int by_offset(const void *a, const void *b) {
+    const block *x = *(block *const *)a, *y = *(block *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Largest first, each at the lowest offset free during its whole life. Returns the peak. */
+static tw_status place(twi_memory *memory, block *blocks, int count, size_t *peak) {
+    block **near;
+    TWI_TRY(twi_get(memory, &near, (size_t)count, sizeof *near, "memory plan"));
+    qsort(blocks, (size_t)count, sizeof *blocks, by_size);
+    *peak = 0;
+    for (int i = 0; i < count; i++) {
+        int neighbours = 0;
+        for (int k = 0; k < i; k++)
+            if (blocks[k].first <= blocks[i].last && blocks[i].first <= blocks[k].last) near[neighbours++] = &blocks[k];
+        qsort(near, (size_t)neighbours, sizeof *near, by_offset);
+        size_t at = 0;
+        for (int k = 0; k < neighbours; k++) {
+            if (near[k]->offset >= at + blocks[i].bytes) break;
+            size_t end = near[k]->offset + aligned(near[k]->bytes);
+            if (end > at) at = end;
+        }
+        blocks[i].offset = at;
+        *blocks[i].home = at;
+        if (at + aligned(blocks[i].bytes) > *peak) *peak = at + aligned(blocks[i].bytes);
+    }
+    twi_put(memory, near);
+    return TW_OK;
+}
+
+static twi_buffer *root_of(tw_program *program, int buffer) { return &program->buffer[twi_program_root(program, buffer)]; }
+
+/* First and last use, in segments (or in steps of one segment), of every buffer that owns memory. */
+static void find_lives(tw_program *program) {
+    for (int i = 0; i < program->buffer_count; i++) {
+        program->buffer[i].first = program->segment_count;
+        program->buffer[i].last = -1;
+    }
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
+            if (program->step[i].operand[o] < 0) continue;
+            twi_buffer *buffer = root_of(program, program->step[i].operand[o]);
+            if (program->step[i].segment < buffer->first) buffer->first = program->step[i].segment;
+            if (program->step[i].segment > buffer->last) buffer->last = program->step[i].segment;
+        }
+    for (int i = 0; i < program->buffer_count; i++) {
+        twi_buffer *buffer = root_of(program, i);
+        if (!program->buffer[i].pinned && !buffer->pinned) continue;
+        buffer->pinned = true;
+        buffer->first = 0;
+        buffer->last = program->segment_count ? program->segment_count - 1 : 0;
+    }
+}
+
+/* Batched, used in one chunked segment only and as a batch only: each worker needs just one chunk of it. */
+static void find_local(tw_program *program) {
+    for (int i = 0; i < program->buffer_count; i++) {
+        twi_buffer *buffer = &program->buffer[i];
+        buffer->local = buffer->alias < 0 && buffer->source == TWI_SOURCE_ARENA && buffer->batched && !buffer->pinned &&
+                        buffer->last >= 0 && buffer->first == buffer->last && program->segment[buffer->first].split == TWI_BY_SAMPLE &&
+                        twi_program_context(program)->backend->chunked;
+    }
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
+            if (program->step[i].operand[o] >= 0 && program->step[i].kernel->operand[o].reach != TWI_BATCHED)
+                root_of(program, program->step[i].operand[o])->local = false;
+}
+
+static int last_reading_step(const tw_program *program, int root) {
+    int last = -1;
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
+            if (program->step[i].operand[o] >= 0 && twi_program_root(program, program->step[i].operand[o]) == root) last = i;
+    return last;
+}
+
+/* An output takes the memory of an input that dies with its step, where the kernel allows it. */
+static void find_in_place(tw_program *program) {
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
+            int over = program->step[i].kernel->operand[o].over;
+            if (!over || program->step[i].operand[o] < 0 || program->step[i].operand[over - 1] < 0) continue;
+            int from = twi_program_root(program, program->step[i].operand[over - 1]), to = program->step[i].operand[o];
+            twi_buffer *input = &program->buffer[from], *output = &program->buffer[to];
+            if (input->source != TWI_SOURCE_ARENA || output->source != TWI_SOURCE_ARENA || output->alias >= 0) continue;
+            if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes || input->sample_bytes != output->sample_bytes) continue;
+            if (last_reading_step(program, from) != i) continue;
+            output->over = from;
+        }
+}
+
+static int owner_of(const tw_program *program, int buffer) {
+    buffer = twi_program_root(program, buffer);
+    while (program->buffer[buffer].over >= 0) buffer = twi_program_root(program, program->buffer[buffer].over);
+    return buffer;
+}
+
+typedef struct planner {
+    tw_program *program;
+    block *block;
+    int count;
+} planner;
+
+static void add_block(planner *p, size_t bytes, int first, int last, size_t *home) {
+    if (bytes) p->block[p->count++] = (block){bytes, 0, first, last, 0, home};
+}
+
+/* Arena: planned buffers, shared workspaces (whole run), partial sums (their segment). */
+static tw_status plan_arena(planner *p) {
+    tw_program *program = p->program;
+    for (int i = 0; i < program->buffer_count; i++) { /* a buffer written in place lengthens its owner's life */
+        twi_buffer *buffer = &program->buffer[i], *owner = &program->buffer[owner_of(program, i)];
+        if (buffer->alias >= 0 || buffer->over < 0 || buffer->last < 0) continue;
+        if (buffer->first < owner->first) owner->first = buffer->first;
+        if (buffer->last > owner->last) owner->last = buffer->last;
+    }
+    p->count = 0;
+    for (int i = 0; i < program->buffer_count; i++) {
+        twi_buffer *buffer = &program->buffer[i];
+        if (buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local && buffer->last >= 0)
+            add_block(p, buffer->bytes, buffer->first, buffer->last, &buffer->offset);
+    }
+    for (int i = 0; i < program->step_count; i++) {
+        twi_step *step = &program->step[i];
+        const twi_segment *segment = &program->segment[step->segment];
+        add_block(p, step->choice.shared_bytes, 0, program->segment_count, &step->shared_offset);
+        for (int o = 0; o < step->kernel->operand_count; o++) {
+            if (step->operand[o] < 0 || step->kernel->operand[o].reach != TWI_SUMMED) continue;
+            size_t own = step->choice.partial_bytes[o], plain = segment->groups > 1 ? program->buffer[step->operand[o]].bytes : 0;
+            size_t bytes = own ? own : plain;
+            TWI_TRY(twi_mul_size(&bytes, aligned(bytes), (size_t)segment->groups, "partial sums"));
+            add_block(p, bytes, step->segment, step->segment, &step->partial_offset[o]);
+        }
+    }
+    return place(twi_program_context(program)->memory, p->block, p->count, &program->arena_bytes);
+}
+
+/* Scratch of one worker: per segment, local buffers by their steps; after them the widest implementation scratch. */
+static tw_status plan_scratch(planner *p) {
+    tw_program *program = p->program;
+    size_t widest = 0;
+    program->scratch_offset = 0;
+    for (int s = 0; s < program->segment_count; s++) {
+        const twi_segment *segment = &program->segment[s];
+        size_t peak = 0;
+        p->count = 0;
+        for (int i = 0; i < program->buffer_count; i++) {
+            twi_buffer *buffer = &program->buffer[i];
+            if (!buffer->local || buffer->first != s || buffer->over >= 0) continue;
+            int first = program->step_count, last = -1;
+            for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++)
+                for (int o = 0; o < program->step[k].kernel->operand_count; o++)
+                    if (program->step[k].operand[o] >= 0 && owner_of(program, program->step[k].operand[o]) == i) {
+                        if (k < first) first = k;
+                        last = k;
+                    }
+            add_block(p, buffer->sample_bytes * (size_t)segment->chunk, first, last, &buffer->offset);
+        }
+        if (p->count) TWI_TRY(place(twi_program_context(program)->memory, p->block, p->count, &peak));
+        if (peak > program->scratch_offset) program->scratch_offset = peak;
+    }
+    for (int i = 0; i < program->step_count; i++)
+        if (program->step[i].choice.worker_bytes > widest) widest = program->step[i].choice.worker_bytes;
+    /* Whole pages apart, so that workers do not share cache lines. */
+    return twi_add_size(&program->worker_bytes, aligned(program->scratch_offset), (widest + 4095) / 4096 * 4096, "worker scratch");
+}
+
+tw_status twi_pass_memory_plan(tw_program *program) {
+    twi_memory *memory = twi_program_context(program)->memory;
+    planner p = {.program = program};
+    size_t most = (size_t)program->buffer_count + (size_t)program->step_count * (1 + TWI_MAX_OPERANDS) + 1;
+    find_lives(program);
+    find_local(program);
+    find_in_place(program);
+    TWI_TRY(twi_get(memory, &p.block, most, sizeof *p.block, "memory plan"));
+    tw_status status = plan_scratch(&p);
+    if (status == TW_OK) status = plan_arena(&p);
+    twi_put(memory, p.block);
+    if (status) return status;
+    program->scratch_offset = aligned(program->scratch_offset);
+    for (int i = 0; i < program->buffer_count; i++) { /* views and in-place outputs lie where their owner lies */
+        const twi_buffer *owner = &program->buffer[owner_of(program, i)];
+        if (program->buffer[i].alias >= 0 || program->buffer[i].over >= 0) {
+            program->buffer[i].offset = owner->offset;
+            program->buffer[i].local = owner->local;
+        }
+    }
+    return TW_OK;
+}

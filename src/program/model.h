@@ -1,0 +1,26 @@
+/* A model: its graph, its parameter store, and the arena its programs share. */
+#ifndef TWI_PROGRAM_MODEL_H
+#define TWI_PROGRAM_MODEL_H
+
+#include "graph/graph.h"
+#include "store.h"
+#include <talweg/program.h>
+
+struct tw_model {
+    tw_context *context;
+    twi_graph graph;
+    twi_store store;
+    tw_value *output;
+    bool built;
+    uint64_t seed;
+    /* One arena and one scratch for all programs: the largest need of any. */
+    void *arena, *scratch;
+    size_t arena_bytes, scratch_bytes;
+    tw_program *programs; /* linked through tw_program.next; rebound when the arena grows */
+    char *dump;
+};
+
+/* A learned parameter or kept buffer as a graph value: record->name is completed with the scope ("conv1" + "weight"). */
+tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *suffix, const twi_parameter *record);
+
+#endif

@@ -1,0 +1,48 @@
+/* The fusion table: which groups of steps become one, and which steps disappear into their readers. */
+#ifndef TWI_PROGRAM_PATTERNS_H
+#define TWI_PROGRAM_PATTERNS_H
+
+#include "backend/step.h"
+
+enum { TWI_PATTERN_MEMBERS = 3 };
+
+/* Member m reads, as its operand `to`, what an earlier member wrote as operand `from`. */
+typedef struct twi_pattern_member {
+    const char *kernel;
+    int8_t earlier, from, to;
+} twi_pattern_member;
+
+/* Where an operand of the replacement comes from. */
+typedef struct twi_pattern_operand {
+    int8_t member, operand; /* member TWI_MASK: a new bit mask shaped like `operand` of the replacement */
+} twi_pattern_operand;
+enum { TWI_MASK = -1 };
+
+/* A group of steps that becomes one. What one member hands to another and the replacement does not write must have no other
+ * reader. Attributes are those of member 0. */
+typedef struct twi_pattern {
+    const char *name;
+    int8_t members;
+    twi_pattern_member member[TWI_PATTERN_MEMBERS];
+    const char *replacement;
+    twi_pattern_operand operand[TWI_MAX_OPERANDS];
+    /* With a mask: readers of the replacement's output `masked_output` that need only its sign take the mask instead. */
+    const char *sign_reader, *mask_reader;
+    int8_t sign_operand;
+} twi_pattern;
+
+extern const twi_pattern twi_patterns[]; /* ends with a NULL name; earlier rows win */
+
+/* A step that masks its operand 0 by the bits of operand 1 into operand 2 disappears if each of its readers has a twin that masks
+ * while it reads. The twin's operands: the reader's, with the masked one replaced by (unmasked, mask). */
+typedef struct twi_absorb {
+    const char *producer, *reader;
+    int8_t operand;          /* of the reader, which is the masked value */
+    const char *twin;
+    int8_t order[TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the producer's */
+} twi_absorb;
+enum { TWI_ABSORB_VALUE = -1, TWI_ABSORB_MASK = -2 };
+
+extern const twi_absorb twi_absorbs[]; /* ends with a NULL producer */
+
+#endif

@@ -1,0 +1,73 @@
+/* Turns offsets into addresses: fills the plan the back end gets and has it bound. Done again when the shared arena moves. */
+#include "program.h"
+#include "base/philox.h"
+
+#include <string.h>
+
+/* Where a buffer's memory of its own is, when it is not planned. */
+static void *fixed_address(const tw_program *program, const twi_buffer *buffer) {
+    const twi_store *store = &program->model->store;
+    if (buffer->source == TWI_SOURCE_FLAT) return *buffer->flat;
+    void *array = buffer->source == TWI_SOURCE_GRADIENT ? store->gradients : buffer->source == TWI_SOURCE_SHADOW ? store->shadows : twi_store_values(store, buffer->parameter);
+    return twi_store_at(store, array, buffer->parameter);
+}
+
+static void plan_buffer(const tw_program *program, const twi_buffer *buffer, const twi_buffer *root, twi_buffer_plan *out) {
+    out->name = buffer->name;
+    out->shape = buffer->shape;
+    memcpy(out->stride, buffer->stride, sizeof out->stride);
+    out->store = buffer->store;
+    out->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
+    out->batched = buffer->batched;
+    out->bytes = buffer->bytes;
+    out->sample_bytes = buffer->sample_bytes;
+    if (root->source != TWI_SOURCE_ARENA) {
+        out->place = TWI_PLACE_FIXED;
+        out->address = fixed_address(program, root);
+    } else {
+        out->place = root->local ? TWI_PLACE_LOCAL : TWI_PLACE_ARENA;
+        out->offset = root->offset;
+    }
+}
+
+static void plan_step(const twi_step *step, twi_step_plan *out) {
+    out->kernel = step->kernel;
+    out->attrs = step->attrs;
+    out->label = step->label;
+    out->stream = twi_hash_text(step->label);
+    out->node = step->node ? step->node->id : -1;
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) out->buffer[o] = step->operand[o];
+    out->segment = step->segment;
+    out->choice = step->choice;
+    out->shared_offset = step->shared_offset;
+    memcpy(out->partial_offset, step->partial_offset, sizeof out->partial_offset);
+}
+
+tw_status twi_pass_prepare(tw_program *program) {
+    tw_context *context = twi_program_context(program);
+    twi_plan *plan = &program->plan;
+    twi_program_unprepare(program);
+    plan->buffer_count = program->buffer_count;
+    plan->step_count = program->step_count;
+    plan->segment_count = program->segment_count;
+    plan->segment = program->segment;
+    plan->arena_bytes = program->arena_bytes;
+    plan->worker_bytes = program->worker_bytes;
+    plan->scratch_offset = program->scratch_offset;
+    if (!plan->buffer) TWI_TRY(twi_program_block(program, &plan->buffer, (size_t)plan->buffer_count * sizeof *plan->buffer, "plan"));
+    if (!plan->step) TWI_TRY(twi_program_block(program, &plan->step, (size_t)plan->step_count * sizeof *plan->step, "plan"));
+    for (int i = 0; i < program->buffer_count; i++) plan_buffer(program, &program->buffer[i], &program->buffer[twi_program_root(program, i)], &plan->buffer[i]);
+    for (int i = 0; i < program->step_count; i++) plan_step(&program->step[i], &plan->step[i]);
+    return context->backend->prepare(context, &program->prepared, plan, program->model->store.control, program->model->arena, program->model->scratch);
+}
+
+void twi_program_unprepare(tw_program *program) {
+    tw_context *context = twi_program_context(program);
+    if (program->prepared) context->backend->discard(context, program->prepared);
+    program->prepared = NULL;
+}
+
+void *twi_program_address(const tw_program *program, int buffer) {
+    const twi_buffer_plan *plan = &program->plan.buffer[buffer];
+    return plan->place == TWI_PLACE_FIXED ? plan->address : (char *)program->model->arena + plan->offset;
+}

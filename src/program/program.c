@@ -1,0 +1,167 @@
+/* Programs as objects: checks of what is asked for, the passes in order, the shared arena. */
+#include "program.h"
+#include "base/options.h"
+
+#include <string.h>
+
+static tw_status check_value(const tw_model *model, const tw_value *value, const char *list, int index) {
+    if (!value) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: %s[%d] is NULL", list, index);
+    const twi_graph *graph = &model->graph;
+    if (value->id < 0 || value->id >= graph->value_count || graph->value[value->id] != value)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: %s[%d] belongs to another model", list, index);
+    return TW_OK;
+}
+
+static tw_status check_options(const tw_model *model, int64_t batch, const tw_program_options *options) {
+    if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_program_create: build the model first (tw_model_build)");
+    TWI_TRY(twi_graph_status(&model->graph));
+    if (batch < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: batch %lld is below 1", (long long)batch);
+    if (options->loss_count < 0 || options->output_count < 0 || options->gradient_count < 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: a count is negative");
+    if (options->loss_count + options->output_count == 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: neither losses nor outputs: there is nothing to compute");
+    if (options->train && options->loss_count == 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: training needs a loss");
+    if (!options->train && (options->optimizer || options->gradient_count))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: optimizer and gradients need train = true");
+    for (int i = 0; i < options->loss_count; i++) {
+        TWI_TRY(check_value(model, options->losses[i].value, "losses", i));
+        const tw_value *loss = options->losses[i].value;
+        if (loss->kind != TWI_VALUE_RESULT || loss->batched || twi_shape_count(&loss->shape) != 1)
+            return TWI_FAIL(TW_ERROR_SHAPE, "tw_program_create: losses[%d] '%s' is not a batch sum; use a loss such as tw_cross_entropy", i, loss->name);
+    }
+    for (int i = 0; i < options->output_count; i++) TWI_TRY(check_value(model, options->outputs[i], "outputs", i));
+    for (int i = 0; i < options->gradient_count; i++) TWI_TRY(check_value(model, options->gradients[i], "gradients", i));
+    return TW_OK;
+}
+
+/* The model's arena and scratch grow to what this program needs; then every program is bound anew. */
+static tw_status share_arena(tw_program *program) {
+    tw_model *model = program->model;
+    tw_context *context = model->context;
+    size_t scratch;
+    TWI_TRY(twi_mul_size(&scratch, program->worker_bytes, (size_t)tw_context_get_threads(context), "worker scratch"));
+    void **memory[] = {&model->arena, &model->scratch};
+    size_t *held[] = {&model->arena_bytes, &model->scratch_bytes}, wanted[] = {program->arena_bytes, scratch};
+    static const char *const names[] = {"activation arena", "worker scratch"};
+    bool moved = false;
+    for (int i = 0; i < 2; i++) {
+        if (*memory[i] && wanted[i] <= *held[i]) continue;
+        void *larger;
+        TWI_TRY(context->backend->get(context, &larger, wanted[i] ? wanted[i] : 1, names[i]));
+        context->backend->put(context, *memory[i]);
+        *memory[i] = larger;
+        *held[i] = wanted[i];
+        moved = true;
+    }
+    for (tw_program *other = model->programs; moved && other; other = other->next) TWI_TRY(twi_pass_prepare(other));
+    return twi_pass_prepare(program);
+}
+
+static tw_status record(tw_program *program, tw_pass pass) {
+    return program->record ? twi_program_write_dump(program, pass) : TW_OK;
+}
+
+static tw_status compile(tw_program *program, const tw_program_options *options) {
+    TWI_TRY(twi_pass_lower(program, options));
+    TWI_TRY(record(program, TW_PASS_LOWER));
+    TWI_TRY(twi_pass_layout(program));
+    TWI_TRY(record(program, TW_PASS_LAYOUT));
+    if (program->fuse) TWI_TRY(twi_pass_fuse(program));
+    TWI_TRY(record(program, TW_PASS_FUSE));
+    TWI_TRY(twi_pass_schedule(program));
+    TWI_TRY(record(program, TW_PASS_SCHEDULE));
+    TWI_TRY(twi_pass_choose(program));
+    TWI_TRY(record(program, TW_PASS_CHOOSE));
+    TWI_TRY(twi_pass_memory_plan(program));
+    return share_arena(program);
+}
+
+static tw_status start(tw_program *program, const tw_program_options *options) {
+    tw_model *model = program->model;
+    twi_memory *memory = model->context->memory;
+    size_t values = (size_t)model->graph.value_count;
+    program->value_count = model->graph.value_count;
+    TWI_TRY(twi_get(memory, &program->value_buffer, values, sizeof *program->value_buffer, "value table"));
+    TWI_TRY(twi_get(memory, &program->gradient_buffer, values, sizeof *program->gradient_buffer, "gradient table"));
+    for (size_t i = 0; i < values; i++) program->value_buffer[i] = program->gradient_buffer[i] = -1;
+    TWI_TRY(twi_get(memory, &program->loss, (size_t)options->loss_count, sizeof *program->loss, "losses"));
+    program->loss_count = options->loss_count;
+    for (int i = 0; i < options->loss_count; i++)
+        program->loss[i] = (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
+    if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
+    return compile(program, options);
+}
+
+tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options) {
+    if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: out is NULL");
+    *out = NULL;
+    if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: model is NULL");
+    tw_program_options chosen;
+    tw_optimizer_options optimizer;
+    TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_program_create"));
+    if (chosen.optimizer) {
+        TWI_TRY(twi_options_read(&optimizer, sizeof optimizer, chosen.optimizer, "tw_program_create: optimizer"));
+        chosen.optimizer = &optimizer;
+    }
+    TWI_TRY(check_options(model, batch, &chosen));
+    tw_program *program;
+    TWI_TRY(twi_get(model->context->memory, &program, 1, sizeof *program, "program"));
+    program->model = model;
+    program->batch = batch;
+    program->train = chosen.train;
+    program->fuse = !chosen.no_fusion;
+    program->record = chosen.record_passes;
+    tw_status status = start(program, &chosen);
+    program->next = model->programs;
+    model->programs = program;
+    if (status) {
+        tw_program_destroy(program);
+        return status;
+    }
+    *out = program;
+    return TW_OK;
+}
+
+void tw_program_destroy(tw_program *program) {
+    if (!program) return;
+    tw_context *context = twi_program_context(program);
+    twi_memory *memory = context->memory;
+    for (tw_program **at = &program->model->programs; *at; at = &(*at)->next)
+        if (*at == program) {
+            *at = program->next;
+            break;
+        }
+    twi_program_unprepare(program);
+    for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
+    while (program->blocks) {
+        void *next = *(void **)program->blocks;
+        twi_put(memory, program->blocks);
+        program->blocks = next;
+    }
+    for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
+    void *const owned[] = {program->buffer, program->step, program->segment, program->value_buffer, program->gradient_buffer, program->loss};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
+    twi_put(memory, program);
+}
+
+int64_t tw_program_get_batch(const tw_program *program) { return program ? program->batch : 0; }
+
+tw_program_stats tw_program_get_stats(const tw_program *program) {
+    tw_program_stats stats = {0};
+    if (!program) return stats;
+    const twi_store *store = &program->model->store;
+    size_t learned = (size_t)store->learned_count * store->real_size;
+    stats.arena_bytes = program->arena_bytes;
+    stats.scratch_bytes = program->worker_bytes * (size_t)tw_context_get_threads(twi_program_context(program));
+    stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
+    stats.gradient_bytes = store->gradients ? learned : 0;
+    for (int i = 0; i < TWI_MOMENTS; i++) stats.state_bytes += store->moment[i] ? learned : 0;
+    stats.steps = program->step_count;
+    stats.segments = program->segment_count;
+    for (int i = 0; i < program->step_count; i++) {
+        twi_call call;
+        twi_program_call(program, &program->step[i], 0, &call);
+        if (program->step[i].kernel->flops) stats.flops += program->step[i].kernel->flops(&call);
+        stats.bytes += twi_program_step_bytes(program, &program->step[i]);
+    }
+    return stats;
+}

@@ -1,0 +1,124 @@
+/* A program under construction and finished. Passes in order, one file each: lower, layout, fuse, schedule, choose,
+ * memory_plan, prepare; then run. Buffers are in single-assignment form: each is written by one step. */
+#ifndef TWI_PROGRAM_PROGRAM_H
+#define TWI_PROGRAM_PROGRAM_H
+
+#include "model.h"
+
+/* Where a buffer's memory comes from. */
+typedef enum twi_source {
+    TWI_SOURCE_ARENA,    /* planned */
+    TWI_SOURCE_VALUES,   /* a parameter's or kept buffer's values */
+    TWI_SOURCE_GRADIENT, /* a parameter's gradient */
+    TWI_SOURCE_SHADOW,   /* what a kept buffer becomes if the run commits */
+    TWI_SOURCE_FLAT      /* a whole flat array of the store: `flat` */
+} twi_source;
+
+typedef struct twi_buffer {
+    const char *name; /* borrowed: a value's name or a constant */
+    twi_shape shape;
+    uint8_t store;     /* twi_store_kind */
+    uint8_t source;    /* twi_source */
+    bool batched;
+    bool pinned;       /* fed or read from outside: lives through the whole run */
+    int parameter;     /* VALUES, GRADIENT, SHADOW */
+    void *const *flat; /* FLAT: the store's field */
+    int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
+    /* layout pass */
+    int64_t stride[TW_MAX_RANK];
+    size_t bytes, sample_bytes;
+    /* memory plan */
+    int first, last;   /* segments of first and last use; first -1: before the run */
+    bool local;        /* lives within one chunk, in the worker's scratch */
+    size_t offset;
+    int over;          /* shares the memory of this buffer, in place; -1: none */
+} twi_buffer;
+
+/* The parts of a run. */
+typedef enum twi_part { TWI_PART_FORWARD, TWI_PART_BACKWARD, TWI_PART_COMMIT, TWI_PART_UPDATE } twi_part;
+
+typedef struct twi_step {
+    const twi_kernel *kernel; /* NULL: taken out by a pass */
+    const void *attrs;
+    const twi_node *node;     /* NULL for steps of no node */
+    const char *label;
+    uint8_t part;             /* twi_part */
+    twi_ref operand[TWI_MAX_OPERANDS];
+    int segment;
+    twi_choice choice;
+    size_t shared_offset, partial_offset[TWI_MAX_OPERANDS];
+} twi_step;
+
+enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
+
+struct tw_program {
+    tw_model *model;
+    tw_program *next; /* the model's other programs */
+    int64_t batch;
+    bool train, fuse, record;
+    twi_buffer *buffer;
+    int buffer_count, buffer_capacity;
+    twi_step *step;
+    int step_count, step_capacity;
+    twi_segment *segment;
+    int segment_count;
+    int update_segment; /* the first segment of TWI_PART_UPDATE; segment_count: none */
+    int value_count;      /* of the graph when the program was made */
+    int *value_buffer;    /* per graph value: its buffer, or -1 */
+    int *gradient_buffer; /* per graph value: buffer of its whole gradient, or -1 */
+    tw_loss *loss;
+    int loss_count;
+    void *blocks;       /* attribute structs made by lowering: see twi_program_block */
+    double fused_bytes; /* saved by fusion */
+    size_t arena_bytes, worker_bytes, scratch_offset;
+    twi_plan plan;
+    void *prepared;
+    bool gradients_ready;
+    double loss_value;
+    char *dump[TWI_PASSES];
+};
+
+/* ---- shared by the passes ---- */
+
+static inline tw_context *twi_program_context(const tw_program *program) { return program->model->context; }
+tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index);
+/* Appends a step; operands as many as the kernel has. */
+tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node, const char *label, twi_part part, const int *operands);
+/* Zeroed memory that lives as long as the program. */
+tw_status twi_program_block(tw_program *program, void *out, size_t bytes, const char *what);
+/* A kernel of the context's registry by name; an error naming it if it is missing. */
+tw_status twi_program_kernel(const tw_program *program, const char *name, const twi_kernel **out);
+/* Root of a chain of aliases. */
+int twi_program_root(const tw_program *program, int buffer);
+size_t twi_program_store_size(const tw_program *program, uint8_t store);
+/* The call a step makes on the whole batch, without data; samples > 0 cuts batched operands to that many. */
+void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call);
+/* Samples (axis 0) of a step that runs by sample; 0 if no operand is batched. */
+int64_t twi_program_step_samples(const tw_program *program, const twi_step *step);
+/* Drops steps whose kernel is NULL. */
+void twi_program_compact(tw_program *program);
+/* Bytes a step reads and writes. */
+double twi_program_step_bytes(const tw_program *program, const twi_step *step);
+
+/* ---- passes ---- */
+
+tw_status twi_pass_lower(tw_program *program, const tw_program_options *options);
+tw_status twi_pass_layout(tw_program *program);
+tw_status twi_pass_fuse(tw_program *program);
+tw_status twi_pass_schedule(tw_program *program);
+tw_status twi_pass_choose(tw_program *program);
+tw_status twi_pass_memory_plan(tw_program *program);
+/* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
+tw_status twi_pass_prepare(tw_program *program);
+void twi_program_unprepare(tw_program *program);
+
+tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
+/* The update part of a program (lower_update.c). */
+tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
+
+/* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */
+tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data);
+/* Raw access for checks: address and description of a value's buffer (place fixed or arena). */
+void *twi_program_address(const tw_program *program, int buffer);
+
+#endif

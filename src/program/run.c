@@ -1,0 +1,223 @@
+/* Feeding, running and reading a program; turning device faults into errors. Allocates nothing. */
+#include "program.h"
+#include "base/half.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Calls `visit` for every element: memory position and logical position, both in elements. */
+typedef struct walk {
+    const twi_buffer *buffer;
+    const char *host_in; /* feeding */
+    tw_dtype dtype;
+    void *host_out;      /* reading */
+    char *device;
+    size_t real_size;
+} walk;
+
+static void store_real(char *device, size_t real_size, int64_t at, float value) {
+    if (real_size == sizeof(double))
+        ((double *)device)[at] = value;
+    else
+        ((float *)device)[at] = value;
+}
+
+static float load_real(const char *device, size_t real_size, int64_t at) {
+    return real_size == sizeof(double) ? (float)((const double *)device)[at] : ((const float *)device)[at];
+}
+
+static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_ACC; }
+
+static void feed_element(const walk *w, int64_t at, int64_t i) {
+    if (is_real(w->buffer->store)) {
+        float value;
+        twi_convert(&value, TW_F32, w->host_in + (size_t)i * tw_dtype_size(w->dtype), w->dtype, 1);
+        store_real(w->device, w->real_size, at, value);
+    } else {
+        int32_t label;
+        twi_convert(&label, TW_I32, w->host_in + (size_t)i * tw_dtype_size(w->dtype), w->dtype, 1);
+        ((int32_t *)w->device)[at] = label;
+    }
+}
+
+static void read_element(const walk *w, int64_t at, int64_t i) {
+    if (is_real(w->buffer->store))
+        ((float *)w->host_out)[i] = load_real(w->device, w->real_size, at);
+    else
+        ((int32_t *)w->host_out)[i] = ((const int32_t *)w->device)[at];
+}
+
+static void each_element(const walk *w, void (*visit)(const walk *, int64_t at, int64_t i)) {
+    const twi_shape *shape = &w->buffer->shape;
+    int64_t position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        visit(w, at, i);
+        for (int axis = shape->rank - 1; axis >= 0; axis--) {
+            at += w->buffer->stride[axis];
+            if (++position[axis] < shape->dim[axis]) break;
+            at -= position[axis] * w->buffer->stride[axis];
+            position[axis] = 0;
+        }
+    }
+}
+
+static bool row_major(const twi_buffer *buffer) {
+    int64_t step = 1;
+    for (int i = buffer->shape.rank - 1; i >= 0; i--) {
+        if (buffer->shape.dim[i] > 1 && buffer->stride[i] != step) return false;
+        step *= buffer->shape.dim[i];
+    }
+    return true;
+}
+
+/* Buffer of a value in this program, or an error. */
+static tw_status locate(const tw_program *program, const tw_value *value, const int *table, int64_t count, const char *function, const twi_buffer **out) {
+    if (!program || !value) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: program or value is NULL", function);
+    if (value->id >= program->model->graph.value_count || program->model->graph.value[value->id] != value)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' belongs to another model", function, value->name);
+    if (value->id >= program->value_count || table[value->id] < 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: this program does not use '%s'; name it in the program's options", function, value->name);
+    *out = &program->buffer[table[value->id]];
+    int64_t own = twi_shape_count(&(*out)->shape);
+    if (own != count) {
+        char shape[TWI_SHAPE_TEXT];
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' is %s, %lld elements, got %lld", function, value->name, twi_shape_text(&(*out)->shape, shape), (long long)own, (long long)count);
+    }
+    return TW_OK;
+}
+
+static tw_status check_labels(const tw_value *value, const int64_t *labels, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (labels[i] < INT32_MIN || labels[i] > INT32_MAX)
+            return TWI_FAIL(TW_ERROR_LABEL, "tw_program_write: '%s': label %lld of sample %lld is no class index", value->name, (long long)labels[i], (long long)i);
+    return TW_OK;
+}
+
+tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, count, "tw_program_write", &buffer));
+    if (!data) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s': data is NULL", value->name);
+    if (value->kind != TWI_VALUE_INPUT) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
+    bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8, fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
+    if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name, is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
+    if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
+    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .device = twi_program_address(program, (int)(buffer - program->buffer)), .real_size = program->model->store.real_size};
+    bool same = row_major(buffer) && ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
+    if (same) return twi_program_context(program)->backend->copy_in(twi_program_context(program), w.device, data, buffer->bytes);
+    each_element(&w, feed_element);
+    return TW_OK;
+}
+
+tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
+    tw_context *context = twi_program_context(program);
+    int buffer = program->value_buffer[value->id];
+    return buffer < 0 ? TW_OK : context->backend->copy_in(context, twi_program_address(program, buffer), data, program->buffer[buffer].bytes);
+}
+
+static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
+    walk w = {.buffer = buffer, .host_out = values, .device = twi_program_address(program, (int)(buffer - program->buffer)), .real_size = program->model->store.real_size};
+    bool same = row_major(buffer) && (!is_real(buffer->store) || w.real_size == sizeof(float));
+    if (same) return twi_program_context(program)->backend->copy_out(twi_program_context(program), values, w.device, buffer->bytes);
+    each_element(&w, read_element);
+    return TW_OK;
+}
+
+tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, count, "tw_program_read", &buffer));
+    if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs", value->name);
+    return read_buffer(program, buffer, values);
+}
+
+tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, count, "tw_program_read_gradient", &buffer));
+    if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients", value->name);
+    return read_buffer(program, buffer, values);
+}
+
+tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count) {
+    if (!program || !name) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: program or name is NULL");
+    const tw_value *value = twi_graph_find(&program->model->graph, name);
+    if (!value || value->kind != TWI_VALUE_PARAMETER) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
+    if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)
+        return TWI_FAIL(TW_ERROR_STATE, "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss depends on it)", name);
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program->gradient_buffer, count, "tw_program_read_parameter_gradient", &buffer));
+    return read_buffer(program, buffer, values);
+}
+
+/* ---- running ---- */
+
+static tw_status explain_fault(const tw_program *program, const twi_control *control) {
+    const twi_fault *fault = &control->fault;
+    const twi_node *node = fault->node >= 0 ? program->model->graph.node[fault->node] : NULL;
+    const char *op = node ? node->op->name : "program", *name = node ? node->name : "";
+    long long attempt = (long long)control->attempt;
+    if (fault->code == TW_ERROR_LABEL)
+        return TWI_FAIL(TW_ERROR_LABEL, "%s '%s': label %g of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated", op, name, fault->value,
+                        (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1, (long long)node->input[0]->shape.dim[1]);
+    if (fault->code == TW_ERROR_NUMERIC)
+        return TWI_FAIL(TW_ERROR_NUMERIC, "%s '%s': the loss is %g in run %lld; nothing was updated. Look at the input's scale, or lower the learning rate", op, name, fault->value, attempt);
+    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample, fault->value);
+}
+
+static tw_status collect_losses(tw_program *program, double loss_scale) {
+    program->loss_value = 0;
+    for (int i = 0; i < program->loss_count; i++) {
+        float value;
+        TWI_TRY(read_buffer(program, &program->buffer[program->value_buffer[program->loss[i].value->id]], &value));
+        program->loss_value += program->loss[i].weight * (double)value * loss_scale;
+    }
+    return TW_OK;
+}
+
+static tw_status run_segments(tw_program *program, int first, int count, bool gradients) {
+    tw_context *context = twi_program_context(program);
+    twi_store *store = &program->model->store;
+    if (!program->prepared) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run: the program lost its memory when another could not be made; destroy it and make it again");
+    twi_control control;
+    memset(&control, 0, sizeof control);
+    control.seed = program->model->seed;
+    control.attempt = store->attempts;
+    control.update = store->updates;
+    control.learning_rate = store->learning_rate;
+    control.loss_scale = 1.0 / (double)program->batch;
+    TWI_TRY(context->backend->copy_in(context, store->control, &control, sizeof control));
+    TWI_TRY(context->backend->run(context, program->prepared, first, count));
+    TWI_TRY(context->backend->copy_out(context, &control, store->control, sizeof control));
+    if (program->train && gradients) store->attempts++;
+    if (gradients) TWI_TRY(collect_losses(program, control.loss_scale));
+    if (control.fault.code) return explain_fault(program, &control);
+    if (control.update != store->updates) store->version++;
+    store->updates = control.update;
+    store->learning_rate = control.learning_rate;
+    return TW_OK;
+}
+
+tw_status tw_program_run(tw_program *program) {
+    if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run: program is NULL");
+    program->gradients_ready = false;
+    return run_segments(program, 0, program->segment_count, true);
+}
+
+tw_status tw_program_run_gradients(tw_program *program) {
+    if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
+    program->gradients_ready = false;
+    TWI_TRY(run_segments(program, 0, program->update_segment, true));
+    program->gradients_ready = program->train;
+    return TW_OK;
+}
+
+tw_status tw_program_run_update(tw_program *program) {
+    if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_update: program is NULL");
+    if (program->update_segment == program->segment_count) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
+    if (!program->gradients_ready) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: there are no gradients; call tw_program_run_gradients first");
+    program->gradients_ready = false;
+    return run_segments(program, program->update_segment, program->segment_count - program->update_segment, false);
+}
+
+double tw_program_get_loss(const tw_program *program) { return program ? program->loss_value : NAN; }

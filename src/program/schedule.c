@@ -1,0 +1,124 @@
+/* Orders steps and cuts them into segments: runs of steps that go chunk by chunk without waiting for each other, so that a
+ * chunk stays in cache from step to step and workers meet only at segment ends. Chunks and groups depend on shapes alone, never
+ * on the number of workers: that is what keeps results the same for any number of them. */
+#include "program.h"
+
+#include <string.h>
+
+enum {
+    CHUNK_BYTES = 512 * 1024,         /* what one step of a chunk should touch: about an L2 cache */
+    GROUPS_MAX = 8,                   /* partial sums kept apart, hence workers that can share a segment */
+    CHUNKS_WANTED = 4,                /* cut even a small batch into this many, for the workers */
+    CHUNK_SAMPLES_MIN = 8,            /* but not finer than this */
+    PARTIAL_BYTES = 32 * 1024 * 1024  /* all groups' partial sums of one step */
+};
+
+/* Does a later step of the same part read what this step writes? */
+static bool awaited(const tw_program *program, int at) {
+    const twi_step *step = &program->step[at];
+    for (int i = at + 1; i < program->step_count && program->step[i].part == step->part; i++)
+        for (int o = 0; o < step->kernel->operand_count; o++) {
+            if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_READ) continue;
+            int root = twi_program_root(program, step->operand[o]);
+            for (int r = 0; r < program->step[i].kernel->operand_count; r++)
+                if (program->step[i].operand[r] >= 0 && twi_program_root(program, program->step[i].operand[r]) == root) return true;
+        }
+    return false;
+}
+
+/* Ranged steps that nobody waits for (weight gradients of dense layers) go to the end of their part: they would cut segments. */
+static tw_status sink_ranged(tw_program *program) {
+    twi_step *sorted;
+    TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted, "step order"));
+    int count = 0;
+    for (int begin = 0, end; begin < program->step_count; begin = end) {
+        for (end = begin; end < program->step_count && program->step[end].part == program->step[begin].part; end++) {}
+        for (int sunk = 0; sunk < 2; sunk++)
+            for (int i = begin; i < end; i++)
+                if ((program->step[i].kernel->split == TWI_BY_RANGE && !awaited(program, i)) == sunk) sorted[count++] = program->step[i];
+    }
+    memcpy(program->step, sorted, (size_t)count * sizeof *sorted);
+    twi_put(twi_program_context(program)->memory, sorted);
+    return TW_OK;
+}
+
+/* May `step` join the segment that began at step `first`? Not if it reads what only the whole segment completes. */
+static bool joins(const tw_program *program, int first, int at) {
+    const twi_step *step = &program->step[at];
+    const twi_step *head = &program->step[first];
+    if (step->kernel->split != head->kernel->split || step->kernel->split == TWI_BY_RANGE) return false;
+    if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
+    if (step->kernel->split == TWI_AT_ONCE) return true;
+    if (!twi_program_context(program)->backend->chunked) return false;
+    if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;
+    for (int i = first; i < at; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
+            const twi_operand_rule *rule = &program->step[i].kernel->operand[o];
+            if (program->step[i].operand[o] < 0 || rule->access == TWI_READ) continue;
+            int root = twi_program_root(program, program->step[i].operand[o]);
+            for (int r = 0; r < step->kernel->operand_count; r++) {
+                if (step->operand[r] < 0 || twi_program_root(program, step->operand[r]) != root) continue;
+                if (rule->reach != TWI_BATCHED || step->kernel->operand[r].reach != TWI_BATCHED) return false;
+            }
+        }
+    return true;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Chunk size: what fits the cache, at least enough chunks to share, a multiple of what the implementations like. */
+static void size_chunks(const tw_program *program, twi_segment *segment) {
+    tw_context *context = twi_program_context(program);
+    int64_t samples = twi_program_step_samples(program, &program->step[segment->first_step]), multiple = 1;
+    size_t widest = 1, partial = 0;
+    segment->samples = samples > 0 ? samples : 1;
+    for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
+        const twi_step *step = &program->step[i];
+        size_t touched = 0, sums = 0;
+        for (int o = 0; o < step->kernel->operand_count; o++) {
+            if (step->operand[o] < 0) continue;
+            const twi_buffer *buffer = &program->buffer[step->operand[o]];
+            if (step->kernel->operand[o].reach == TWI_BATCHED) touched += buffer->sample_bytes;
+            if (step->kernel->operand[o].reach == TWI_SUMMED) sums += buffer->bytes;
+        }
+        if (touched > widest) widest = touched;
+        if (sums > partial) partial = sums;
+        twi_call call;
+        twi_program_call(program, step, 0, &call);
+        int64_t liked = context->backend->chunk_multiple(context, step->kernel, &call);
+        if (liked > multiple) multiple = liked;
+    }
+    int64_t chunk = (int64_t)(CHUNK_BYTES / widest), shared = (segment->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
+    if (shared < smaller(CHUNK_SAMPLES_MIN, segment->samples) && widest < CHUNK_BYTES / CHUNK_SAMPLES_MIN) shared = smaller(CHUNK_SAMPLES_MIN, segment->samples);
+    chunk = smaller(chunk > 0 ? chunk : 1, shared);
+    if (chunk >= multiple)
+        chunk -= chunk % multiple;
+    else
+        chunk = multiple;
+    segment->chunk = smaller(chunk, segment->samples);
+    int64_t chunks = (segment->samples + segment->chunk - 1) / segment->chunk, groups = smaller(chunks, GROUPS_MAX);
+    if (partial > PARTIAL_BYTES / GROUPS_MAX) groups = smaller(groups, partial > PARTIAL_BYTES / 2 ? 2 : (int64_t)(PARTIAL_BYTES / partial));
+    segment->groups = (int)groups;
+}
+
+tw_status twi_pass_schedule(tw_program *program) {
+    TWI_TRY(sink_ranged(program));
+    TWI_TRY(twi_get(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count + 1, sizeof *program->segment, "segments"));
+    int first = 0;
+    program->update_segment = -1;
+    for (int i = 0; i <= program->step_count; i++) {
+        if (i < program->step_count && (i == first || joins(program, first, i))) continue;
+        if (i == first) break; /* an empty program */
+        twi_segment *segment = &program->segment[program->segment_count];
+        *segment = (twi_segment){.first_step = first, .step_count = i - first, .split = program->step[first].kernel->split, .samples = 1, .chunk = 1, .groups = 1};
+        if (segment->split == TWI_BY_SAMPLE) size_chunks(program, segment);
+        for (int k = first; k < i; k++) program->step[k].segment = program->segment_count;
+        if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0) program->update_segment = program->segment_count;
+        program->segment_count++;
+        first = i;
+        i--; /* step i opens the next segment */
+        if (first == program->step_count) break;
+    }
+    if (program->update_segment < 0) program->update_segment = program->segment_count;
+    return TW_OK;
+}

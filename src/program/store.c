@@ -1,0 +1,206 @@
+/* The flat arrays of the parameter store and their conversion to and from logical order. */
+#include "store.h"
+#include "base/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ALIGN_ELEMENTS = 16 }; /* 64 bytes: every parameter starts on a cache line */
+
+void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
+    memset(store, 0, sizeof *store);
+    store->context = context;
+    store->real_size = real_size;
+}
+
+void twi_store_drop(twi_store *store) {
+    void **const arrays[] = {&store->weights, &store->gradients, &store->moment[0], &store->moment[1], &store->buffers, &store->shadows, (void **)&store->control};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        store->context->backend->put(store->context, *arrays[i]);
+        *arrays[i] = NULL;
+    }
+}
+
+void twi_store_free(twi_store *store) {
+    twi_store_drop(store);
+    twi_put(store->context->memory, store->parameter);
+    memset(store, 0, sizeof *store);
+}
+
+tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *index) {
+    if (store->weights) return TWI_FAIL(TW_ERROR_STATE, "parameter '%s': the model is built; add layers before tw_model_build", parameter->name);
+    if (store->count == store->capacity) {
+        int grown = store->capacity ? 2 * store->capacity : 64;
+        TWI_TRY(twi_grow(store->context->memory, &store->parameter, (size_t)grown, sizeof *store->parameter, "parameter records"));
+        store->capacity = grown;
+    }
+    int64_t *total = parameter->learned ? &store->learned_count : &store->buffer_count;
+    int64_t count = twi_shape_count(&parameter->shape);
+    if (count > INT64_MAX / 64 - *total) return TWI_FAIL(TW_ERROR_OVERFLOW, "parameter '%s': the parameters together are too large to address", parameter->name);
+    twi_parameter *record = &store->parameter[store->count];
+    *record = *parameter;
+    record->offset = *total;
+    *total += (count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+    *index = store->count++;
+    return TW_OK;
+}
+
+int twi_store_find(const twi_store *store, const char *name) {
+    for (int i = 0; i < store->count; i++)
+        if (strcmp(store->parameter[i].name, name) == 0) return i;
+    return -1;
+}
+
+void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
+    int64_t step = 1;
+    if (shape->rank == 4) { /* O,I,H,W stored as O,H,W,I: what NHWC convolutions read */
+        static const int order[4] = {1, 3, 2, 0};
+        for (int i = 0; i < 4; i++) {
+            stride[order[i]] = step;
+            step *= shape->dim[order[i]];
+        }
+        return;
+    }
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= shape->dim[i];
+    }
+}
+
+void *twi_store_at(const twi_store *store, void *array, int index) {
+    return (char *)array + (size_t)store->parameter[index].offset * store->real_size;
+}
+
+void *twi_store_values(const twi_store *store, int index) {
+    return store->parameter[index].learned ? store->weights : store->buffers;
+}
+
+/* Calls for every element: logical position i, stored position at. */
+typedef void (*element_fn)(void *stored, size_t real_size, int64_t at, float *values, int64_t i);
+
+static void element_out(void *stored, size_t real_size, int64_t at, float *values, int64_t i) {
+    values[i] = real_size == sizeof(double) ? (float)((double *)stored)[at] : ((float *)stored)[at];
+}
+
+static void element_in(void *stored, size_t real_size, int64_t at, float *values, int64_t i) {
+    if (real_size == sizeof(double))
+        ((double *)stored)[at] = values[i];
+    else
+        ((float *)stored)[at] = values[i];
+}
+
+static void each_element(const twi_shape *shape, void *stored, size_t real_size, float *values, element_fn fn) {
+    int64_t stride[TW_MAX_RANK], position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
+    twi_store_strides(shape, stride);
+    for (int64_t i = 0; i < count; i++) {
+        fn(stored, real_size, at, values, i);
+        for (int axis = shape->rank - 1; axis >= 0; axis--) {
+            at += stride[axis];
+            if (++position[axis] < shape->dim[axis]) break;
+            at -= position[axis] * stride[axis];
+            position[axis] = 0;
+        }
+    }
+}
+
+tw_status twi_store_read(const twi_store *store, const void *array, int index, float *values) {
+    const twi_parameter *parameter = &store->parameter[index];
+    tw_context *context = store->context;
+    size_t bytes = (size_t)twi_shape_count(&parameter->shape) * store->real_size;
+    void *stored;
+    TWI_TRY(twi_get(context->memory, &stored, 1, bytes, parameter->name));
+    tw_status status = context->backend->copy_out(context, stored, (const char *)array + (size_t)parameter->offset * store->real_size, bytes);
+    if (status == TW_OK) each_element(&parameter->shape, stored, store->real_size, values, element_out);
+    twi_put(context->memory, stored);
+    return status;
+}
+
+tw_status twi_store_write(twi_store *store, void *array, int index, const float *values) {
+    const twi_parameter *parameter = &store->parameter[index];
+    tw_context *context = store->context;
+    size_t bytes = (size_t)twi_shape_count(&parameter->shape) * store->real_size;
+    void *stored;
+    TWI_TRY(twi_get(context->memory, &stored, 1, bytes, parameter->name));
+    each_element(&parameter->shape, stored, store->real_size, (float *)values, element_in);
+    tw_status status = context->backend->copy_in(context, twi_store_at(store, array, index), stored, bytes);
+    twi_put(context->memory, stored);
+    store->version++;
+    return status;
+}
+
+/* ---- initial values ---- */
+
+typedef struct init_rule {
+    bool normal;
+    double (*scale)(const twi_parameter *parameter); /* bound of the uniform, deviation of the normal */
+} init_rule;
+
+static double at_least_1(int64_t fan) { return fan > 0 ? (double)fan : 1; }
+static double default_bound(const twi_parameter *p) { return 1 / sqrt(at_least_1(p->fan_in)); }
+static double kaiming_bound(const twi_parameter *p) { return sqrt(6 / at_least_1(p->fan_in)); }
+static double kaiming_deviation(const twi_parameter *p) { return sqrt(2 / at_least_1(p->fan_in)); }
+static double xavier_bound(const twi_parameter *p) { return sqrt(6 / at_least_1(p->fan_in + p->fan_out)); }
+static double xavier_deviation(const twi_parameter *p) { return sqrt(2 / at_least_1(p->fan_in + p->fan_out)); }
+
+static const init_rule init_rules[] = {
+    [TW_INIT_DEFAULT] = {false, default_bound},        [TW_INIT_CONSTANT] = {false, NULL},
+    [TW_INIT_KAIMING_UNIFORM] = {false, kaiming_bound}, [TW_INIT_KAIMING_NORMAL] = {true, kaiming_deviation},
+    [TW_INIT_XAVIER_UNIFORM] = {false, xavier_bound},   [TW_INIT_XAVIER_NORMAL] = {true, xavier_deviation},
+};
+
+/* Drawn by name and logical index, so that neither the layout nor the other layers matter. */
+static void draw_values(const twi_parameter *parameter, uint64_t seed, float *values) {
+    int64_t count = twi_shape_count(&parameter->shape);
+    const init_rule *rule = &init_rules[parameter->init.kind];
+    if (!parameter->learned || !rule->scale) {
+        float value = parameter->learned ? parameter->init.value : (float)parameter->init_value;
+        for (int64_t i = 0; i < count; i++) values[i] = value;
+        return;
+    }
+    float scale = (float)rule->scale(parameter);
+    uint64_t stream = twi_hash_text(parameter->name);
+    for (int64_t i = 0; i < count; i += 4) {
+        uint32_t word[4];
+        float unit[4];
+        twi_draw(seed, TWI_PURPOSE_INIT, stream, (uint64_t)i / 4, word);
+        if (rule->normal) {
+            twi_normal2(word[0], word[1], unit);
+            twi_normal2(word[2], word[3], unit + 2);
+        } else {
+            for (int k = 0; k < 4; k++) unit[k] = 2 * twi_uniform(word[k]) - 1;
+        }
+        for (int k = 0; k < 4 && i + k < count; k++) values[i + k] = scale * unit[k];
+    }
+}
+
+static tw_status get_array(twi_store *store, void *out, int64_t count, const char *what) {
+    size_t bytes;
+    TWI_TRY(twi_mul_size(&bytes, (size_t)count, store->real_size, what));
+    return store->context->backend->get(store->context, out, bytes ? bytes : 1, what);
+}
+
+tw_status twi_store_build(twi_store *store, uint64_t seed) {
+    TWI_TRY(get_array(store, &store->weights, store->learned_count, "parameters"));
+    TWI_TRY(get_array(store, &store->buffers, store->buffer_count, "running statistics"));
+    TWI_TRY(get_array(store, &store->shadows, store->buffer_count, "shadows of running statistics"));
+    TWI_TRY(store->context->backend->get(store->context, (void **)&store->control, sizeof *store->control, "control block"));
+    for (int i = 0; i < store->count; i++) {
+        float *values;
+        TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape), sizeof *values, "initial values"));
+        draw_values(&store->parameter[i], seed, values);
+        tw_status status = twi_store_write(store, twi_store_values(store, i), i, values);
+        twi_put(store->context->memory, values);
+        TWI_TRY(status);
+    }
+    return TW_OK;
+}
+
+tw_status twi_store_need_gradients(twi_store *store) {
+    return store->gradients ? TW_OK : get_array(store, &store->gradients, store->learned_count, "gradients");
+}
+
+tw_status twi_store_need_moments(twi_store *store, int count) {
+    for (int i = 0; i < count; i++)
+        if (!store->moment[i]) TWI_TRY(get_array(store, &store->moment[i], store->learned_count, "optimizer state"));
+    return TW_OK;
+}

@@ -1,0 +1,60 @@
+/* The parameter store: parameters, gradients, optimizer moments and buffers, each kind in one flat array with stable
+ * addresses and one canonical layout on every device: row-major, convolution weights O,H,W,I. Programs read and write them in
+ * place and keep reordered copies of their own; `version` tells when those are stale. */
+#ifndef TWI_PROGRAM_STORE_H
+#define TWI_PROGRAM_STORE_H
+
+#include "backend/backend.h"
+#include "base/text.h"
+#include <talweg/model.h>
+
+enum { TWI_MOMENTS = 2 };
+
+typedef struct twi_parameter {
+    const char *name; /* borrowed from the graph value */
+    twi_shape shape;  /* logical */
+    bool learned;     /* false: a buffer such as running statistics */
+    bool trainable;
+    bool decayed;
+    tw_init init;
+    double init_value; /* buffers: what they start from */
+    int64_t fan_in, fan_out;
+    int64_t offset;   /* elements, in the flat array of its kind */
+} twi_parameter;
+
+typedef struct twi_store {
+    tw_context *context;
+    size_t real_size; /* 4; 8 in the double checks */
+    twi_parameter *parameter;
+    int count, capacity;
+    int64_t learned_count, buffer_count; /* elements, padding included */
+    void *weights, *gradients, *moment[TWI_MOMENTS]; /* learned; gradients and moments only once a program asks */
+    void *buffers, *shadows;
+    twi_control *control; /* device memory */
+    uint64_t version;     /* changes with every write and update */
+    uint64_t attempts, updates;
+    double learning_rate; /* of the last update */
+} twi_store;
+
+void twi_store_init(twi_store *store, tw_context *context, size_t real_size);
+void twi_store_free(twi_store *store);
+/* Gives the flat arrays back and keeps the records. */
+void twi_store_drop(twi_store *store);
+/* Adds a record, before twi_store_build; *index is its place. */
+tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *index);
+/* Allocates the flat arrays and draws the initial values. */
+tw_status twi_store_build(twi_store *store, uint64_t seed);
+tw_status twi_store_need_gradients(twi_store *store);
+tw_status twi_store_need_moments(twi_store *store, int count);
+int twi_store_find(const twi_store *store, const char *name);
+/* Strides of the canonical layout, in elements. */
+void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]);
+/* Address of a parameter's part of `array` (weights, gradients, moments for learned ones; buffers, shadows for the others). */
+void *twi_store_at(const twi_store *store, void *array, int index);
+/* f32 in logical order <-> a parameter's part of an array. */
+tw_status twi_store_read(const twi_store *store, const void *array, int index, float *values);
+tw_status twi_store_write(twi_store *store, void *array, int index, const float *values);
+/* The array of its kind that holds a parameter's values. */
+void *twi_store_values(const twi_store *store, int index);
+
+#endif

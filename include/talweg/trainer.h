@@ -1,0 +1,111 @@
+/* Talweg: the trainer. Runs epochs over data sets, measures, calls back, keeps a history. Everything it does can also be done by
+ * hand with tw_loader and tw_program. For classifiers: the model's output are logits [N, classes]. */
+#ifndef TALWEG_TRAINER_H
+#define TALWEG_TRAINER_H
+
+#include <talweg/data.h>
+#include <talweg/model.h>
+#include <talweg/optim.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tw_trainer tw_trainer;
+
+/** What was measured over some samples; averages are weighted by samples. */
+typedef struct tw_metrics {
+    double loss;     /**< mean cross-entropy */
+    double top1;     /**< share classified right, 0 .. 1; a row with not-a-number counts as wrong */
+    double top5;     /**< share with the right class among the first five */
+    int64_t samples; /**< how many samples that was */
+} tw_metrics;
+
+/** Handed to callbacks. */
+typedef struct tw_progress {
+    int epoch, epochs;          /**< epoch from 0 */
+    int64_t step, steps;        /**< batches done in this epoch, batches an epoch */
+    int64_t updates;            /**< updates committed in all */
+    double learning_rate;       /**< of the last update */
+    double images_per_second;   /**< of this epoch so far */
+    double seconds;             /**< since fit began */
+    double seconds_left;        /**< estimate for the rest of fit; -1 while unknown */
+    tw_metrics train;           /**< this epoch so far */
+    tw_metrics test;            /**< after the last evaluation; samples 0: none yet */
+} tw_progress;
+
+/** Called on the thread that fits. Return true to stop after this step or epoch. */
+typedef bool (*tw_progress_fn)(void *user, const tw_progress *progress);
+
+typedef struct tw_trainer_options {
+    size_t size;
+    int epochs;                     /**< 0: 1 */
+    int batch;                      /**< 0: 64 */
+    tw_optimizer_options optimizer; /**< size may stay 0; kind SGD and no momentum by default. schedule.total 0: all updates of fit */
+    double warmup_epochs;           /**< adds to schedule.warmup */
+    uint64_t seed;                  /**< order and augmentation; 0: the model's */
+    int workers;                    /**< loader threads */
+    bool no_shuffle;
+    bool drop_last;                 /**< leave out a shorter last batch in training */
+    bool flip;                      /**< as tw_loader_options */
+    int crop_padding;
+    tw_normalization normalization; /**< channels 0: measured on the training set at fit */
+    bool no_normalization;          /**< feed values as they are (u8 / 255) */
+    float label_smoothing;
+    int evaluation_batch;           /**< 0: 256, or the training batch if larger */
+    int evaluate_every;             /**< epochs between evaluations; 0: 1; the last epoch always is */
+    tw_progress_fn on_step;         /**< after every update */
+    tw_progress_fn on_epoch;        /**< after every epoch and its evaluation */
+    void *user;
+} tw_trainer_options;
+#define TW_TRAINER_OPTIONS_INIT {sizeof(tw_trainer_options)}
+
+/** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph. Errors: STATE, ARGUMENT, SHAPE. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_options *options);
+/** Frees a trainer. NULL is fine. */
+TW_API void tw_trainer_destroy(tw_trainer *trainer);
+
+/** Trains for the options' epochs; test may be NULL. Returns TW_OK, TW_STOPPED if a stop was asked for (the model keeps what was learned),
+ *  or the first error: LABEL, NUMERIC (names epoch, step, loss), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY.
+ *  May be called again: goes on with further epochs. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test);
+
+/** Measures the model on a data set, in its order, without changing anything. Uses the normalisation fit used, or measures nothing
+ *  and uses the options' (ERROR_STATE if there is neither). */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_evaluate(tw_trainer *trainer, const tw_dataset *dataset, tw_metrics *out);
+
+/** Predicted class of every sample of a data set, in its order; classes holds tw_dataset_count values; -1 where logits hold not-a-number. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_predict(tw_trainer *trainer, const tw_dataset *dataset, int32_t *classes);
+
+/** matrix[actual * classes + predicted] = number of samples; samples with not-a-number are left out. matrix holds classes x classes values. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_confusion(tw_trainer *trainer, const tw_dataset *dataset, int64_t *matrix);
+
+/** Asks fit to stop after the step under way. Safe from a signal handler and from other threads. */
+TW_API void tw_trainer_stop(tw_trainer *trainer);
+
+/** One row of the history: an epoch. */
+typedef struct tw_history_row {
+    int epoch; /**< from 1 */
+    double learning_rate;
+    double seconds;
+    double images_per_second;
+    tw_metrics train, test; /**< test.samples 0: not evaluated */
+} tw_history_row;
+
+/** Epochs done so far. */
+TW_API int tw_trainer_count_history(const tw_trainer *trainer);
+/** Row `index` of the history. Errors: ARGUMENT. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_get_history(const tw_trainer *trainer, int index, tw_history_row *out);
+/** Writes the history as CSV: epoch,learning_rate,seconds,images_per_second,train_loss,train_top1,train_top5,test_loss,test_top1,test_top5.
+ *  Written beside and renamed, so that a good file is never lost. Errors: FILE. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_save_history(const tw_trainer *trainer, const char *path);
+/** Draws the history as an SVG picture: loss and accuracy of train and test over epochs. Errors: FILE, STATE if there are no epochs. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_save_curve(const tw_trainer *trainer, const char *path);
+
+/** The normalisation fit used or was given; channels 0: none yet. */
+TW_API tw_normalization tw_trainer_get_normalization(const tw_trainer *trainer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

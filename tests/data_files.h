@@ -1,5 +1,5 @@
-/* Small data files made on the spot, for the tests of what reads them: IDX and CIFAR, packed, put into a folder of their
- * own, damaged. Every test gets an empty folder; afterwards it is gone and no block of memory may be left. */
+/* Small data files made on the spot, for the tests of what reads them: IDX and CIFAR, packed, put into a folder of
+ * their own, damaged. Every test gets an empty folder; afterwards it is gone and no block of memory may be left. */
 #ifndef TALWEG_TESTS_DATA_FILES_H
 #define TALWEG_TESTS_DATA_FILES_H
 
@@ -54,8 +54,8 @@ tw_dataset *opened(tw_split split, const tw_dataset_options *options);
 /* Opening the folder fails; the message holds `text` and names the folder. */
 void assert_open_fails(tw_split split, const tw_dataset_options *options, tw_status status, const char *text);
 
-/* Cuts the file, and flips each bit of it, at every step-th byte, and opens the folder each time under a small cap: whatever
- * comes of it, it is a status. */
+/* Cuts the file, and flips each bit of it, at every step-th byte, and opens the folder each time under a small cap:
+ * whatever comes of it, it is a status. */
 void open_damaged(const char *name, const contents *whole, size_t step);
 /* Fails each allocation of an opening in turn. */
 void open_without_memory(void);

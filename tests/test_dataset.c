@@ -1,4 +1,5 @@
-/* Data sets over arrays: copies, subsets, classes and names, statistics. Files are tested in test_idx.c and test_cifar.c. */
+/* Data sets over arrays: copies, subsets, classes and names, statistics. Files are tested in test_idx.c and
+ * test_cifar.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -204,7 +205,7 @@ static void measures(void **state) {
 static void constant_and_broken_channels(void **state) {
     float pixels[COUNT * SAMPLE], mean[CHANNELS], deviation[CHANNELS];
     tw_dataset *dataset;
-    for (int i = 0; i < COUNT * SAMPLE; i++) pixels[i] = 0.1f; /* sums of it round */
+    for (int i = 0; i < COUNT * SAMPLE; i++) pixels[i] = 0.1f;
     assert_ok(tw_dataset_create_from(&dataset, *state, TW_F32, pixels, COUNT, CHANNELS, HEIGHT, WIDTH, labels, NULL));
     assert_ok(tw_dataset_measure(dataset, mean, deviation));
     assert_true(mean[1] == 0.1f && deviation[1] == 0);

@@ -1,5 +1,5 @@
-/* Data sets in IDX files: whole, packed, malformed in every way we know of, damaged at random. With TALWEG_TEST_DATA naming
- * a folder that holds mnist/, the real MNIST files are read as well. */
+/* Data sets in IDX files: whole, packed, malformed in every way we know of, damaged at random. With TALWEG_TEST_DATA
+ * naming a folder that holds mnist/, the real MNIST files are read as well. */
 #include "data_files.h"
 
 #include <stdio.h>
@@ -178,6 +178,27 @@ static void idx_without_memory(void **state) {
     open_without_memory();
 }
 
+/* 1,797 digits of 8 x 8 pixels, every third of each class kept for testing. */
+static void bundled_digits(void **state) {
+    (void)state;
+    const char *source = getenv("TALWEG_SOURCE_DIR");
+    if (!source) {
+        print_message("TALWEG_SOURCE_DIR is not set: the bundled digits are not read\n");
+        skip();
+    }
+    char path[PATH];
+    tw_dataset *train, *test;
+    snprintf(path, sizeof path, "%s/examples/data/digits", source);
+    assert_ok(tw_dataset_open(&train, context, path, TW_TRAIN, NULL));
+    assert_ok(tw_dataset_open(&test, context, path, TW_TEST, NULL));
+    assert_int_equal(tw_dataset_count(train) + tw_dataset_count(test), 1797);
+    assert_in_range(tw_dataset_count(test), 1797 / 3 - 10, 1797 / 3);
+    assert_int_equal(tw_dataset_get_classes(test), 10);
+    assert_int_equal(tw_dataset_get_height(test) * tw_dataset_get_width(test), 64);
+    tw_dataset_destroy(train);
+    tw_dataset_destroy(test);
+}
+
 /* Labels and counts as published; mean and deviation as everybody normalises with. */
 static void real_mnist(void **state) {
     (void)state;
@@ -207,10 +228,10 @@ static void real_mnist(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        in_folder(idx_plain_and_gzip), in_folder(idx_opened_as_a_pair),
-        in_folder(idx_malformed),      in_folder(idx_that_does_not_fit_together),
-        in_folder(idx_damaged),        in_folder(idx_without_memory),
-        cmocka_unit_test(real_mnist),
+        in_folder(idx_plain_and_gzip),    in_folder(idx_opened_as_a_pair),
+        in_folder(idx_malformed),         in_folder(idx_that_does_not_fit_together),
+        in_folder(idx_damaged),           in_folder(idx_without_memory),
+        cmocka_unit_test(bundled_digits), cmocka_unit_test(real_mnist),
     };
     return cmocka_run_group_tests_name("idx", tests, open_context, close_context);
 }

@@ -125,6 +125,29 @@ static void every_epoch_is_another_permutation(void **state) {
     tw_loader_destroy(loader);
 }
 
+/* Each of the 24 orders of 4 samples is equally likely: 100 of 2400 epochs, give or take 5 standard deviations of
+ * 9.8. */
+static void every_order_is_equally_likely(void **state) {
+    (void)state;
+    int seen[256] = {0}, orders = 0;
+    tw_dataset *four;
+    tw_loader *loader;
+    assert_ok(tw_dataset_create_from(&four, context, TW_U8, bytes, 4, 1, 1, 1, labels, NULL));
+    assert_ok(tw_loader_create(&loader, four, TW_OPTIONS(loader, .seed = 1)));
+    for (int e = 0; e < 2400; e++) {
+        assert_ok(tw_loader_start(loader, e, 0));
+        const int64_t *at = next(loader).indices;
+        seen[at[0] * 64 + at[1] * 16 + at[2] * 4 + at[3]]++;
+    }
+    for (int i = 0; i < 256; i++) {
+        orders += seen[i] > 0;
+        assert_true(!seen[i] || (seen[i] > 50 && seen[i] < 150));
+    }
+    assert_int_equal(orders, 24);
+    tw_loader_destroy(loader);
+    tw_dataset_destroy(four);
+}
+
 static void evaluation_keeps_the_order_and_the_tail(void **state) {
     (void)state;
     tw_loader *loader = create(TW_OPTIONS(loader, .batch = 10, .no_shuffle = true));
@@ -398,6 +421,7 @@ static void failing_allocations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_epoch_is_another_permutation),
+        cmocka_unit_test(every_order_is_equally_likely),
         cmocka_unit_test(evaluation_keeps_the_order_and_the_tail),
         cmocka_unit_test(normalises_bytes),
         cmocka_unit_test(normalises_floats_of_many_channels),

@@ -1,5 +1,5 @@
-/* Reading a data file from front to back, gunzipped where it is gzip. zlib works in memory of the context, and no block is
- * larger than what the file has really delivered calls for. */
+/* Reading a data file from front to back, gunzipped where it is gzip. zlib works in memory of the context, and no
+ * block is larger than what the file has really delivered calls for. */
 #define _POSIX_C_SOURCE 200809L /* open flags */
 #include "byte_stream.h"
 
@@ -23,7 +23,6 @@ struct twi_stream {
     size_t at, length;
     bool gzip;
     bool inside;    /* within a gzip member: the file may not end here */
-    bool starved;   /* zlib holds nothing back and waits for input */
     bool inflating; /* `z` is set up */
     z_stream z;
     tw_status allocation; /* why zlib got no memory */
@@ -65,7 +64,6 @@ static tw_status start_inflating(twi_stream *stream) {
         return stream->allocation ? stream->allocation
                                   : TWI_FAIL(TW_ERROR_INTERNAL, "%s: zlib refuses to start", stream->path);
     stream->inflating = true;
-    stream->starved = true;
     return TW_OK;
 }
 
@@ -155,7 +153,6 @@ static tw_status inflate_some(twi_stream *stream, unsigned char *destination, si
     stream->at = stream->length - stream->z.avail_in;
     *got += room - stream->z.avail_out;
     stream->inside = result != Z_STREAM_END;
-    stream->starved = !stream->inside || stream->z.avail_out > 0;
     if (result == Z_MEM_ERROR) return stream->allocation;
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
         return TWI_FAIL(TW_ERROR_FORMAT, "%s: broken gzip data (%s): get the file again", stream->path,
@@ -165,7 +162,7 @@ static tw_status inflate_some(twi_stream *stream, unsigned char *destination, si
 
 static tw_status read_gzip(twi_stream *stream, unsigned char *destination, size_t size, size_t *got) {
     while (*got < size) {
-        if (stream->at == stream->length && stream->starved) {
+        if (stream->at == stream->length) {
             TWI_TRY(refill(stream));
             if (!stream->length && !stream->inside) break;
             if (!stream->length)

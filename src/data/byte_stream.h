@@ -1,5 +1,5 @@
-/* The bytes of a data file from front to back, gunzipped where the file is gzip (told by its first bytes, not by its name).
- * What the bytes mean is left to the formats (idx.c, cifar.c). All failures name the file. */
+/* The bytes of a data file from front to back, gunzipped where the file is gzip (told by its first bytes, not by its
+ * name). What the bytes mean is left to the formats (idx.c, cifar.c). All failures name the file. */
 #ifndef TWI_DATA_BYTE_STREAM_H
 #define TWI_DATA_BYTE_STREAM_H
 
@@ -20,13 +20,15 @@ uint64_t twi_stream_file_size(const twi_stream *stream);
  * Errors: FILE (cannot be read), FORMAT (broken or truncated gzip data). */
 tw_status twi_stream_read(twi_stream *stream, void *destination, size_t size, size_t *got);
 
-/* Reads up to `size` bytes into a new block *out (a pointer to a pointer) that grows with the bytes that really come, so that
- * a size taken from a lying header costs nothing. *got < size: the data ended early. On failure *out is NULL. */
+/* Reads up to `size` bytes into a new block *out (a pointer to a pointer) that grows with the bytes that really come,
+ * so that a size taken from a lying header costs nothing. *got < size: the data ended early. *out is NULL
+ * on failure. */
 tw_status twi_stream_read_block(twi_stream *stream, void *out, size_t size, size_t *got, const char *what);
 
 /* Room for the text of twi_show_bytes. */
 #define TWI_SHOWN_BYTES 24
-/* The first bytes of a file for a message: "'<!DO'" where they can be printed, else "03 08 00 00"; "nothing" for count 0. */
+/* The first bytes of a file for a message: "'<!DO'" where they can be printed, else "03 08 00 00"; "nothing" for
+ * count 0. */
 const char *twi_show_bytes(char text[TWI_SHOWN_BYTES], const unsigned char *bytes, size_t count);
 
 #endif

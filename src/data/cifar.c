@@ -1,5 +1,5 @@
-/* CIFAR-10 and CIFAR-100 in their binary form: a folder of files of records, each one or two label bytes and 3 x 32 x 32
- * pixel bytes. The files have no header: which flavour one is, and whether it is whole, shows in its length. */
+/* CIFAR-10 and CIFAR-100 in their binary form: a folder of files of records, each one or two label bytes and the bytes
+ * of 3 x 32 x 32 pixels. The files have no header: which flavour one is, and whether it is whole, shows in its length. */
 #include "byte_stream.h"
 #include "formats.h"
 
@@ -109,8 +109,8 @@ static tw_status read_exactly(twi_stream *stream, void *destination, size_t size
     return TW_OK;
 }
 
-/* Reads one file into the samples from `first` on. Labels that are not wanted must be in range too: one that is not shows
- * that the file is something else. */
+/* Reads one file into the samples from `first` on. Labels that are not wanted must be in range too: one that is not
+ * shows that the file is something else. */
 static tw_status read_records(cifar_job *job, int file, int64_t first) {
     const cifar_flavour *flavour = job->flavour;
     twi_stream *stream = job->streams[file];

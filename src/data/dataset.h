@@ -27,8 +27,8 @@ tw_status twi_dataset_read_options(tw_dataset_options *out, const tw_dataset_opt
 tw_status twi_dataset_set_classes(tw_dataset *dataset, const tw_dataset_options *options, int format_classes,
                                   const char *const *format_names);
 
-/* Checks labels[first .. first+count-1] against the classes; `source` is what they came from, where they are the records
- * 0 .. count-1. Errors: LABEL. */
+/* Checks labels[first .. first+count-1] against the classes; `source` is what they came from, where they are the
+ * records 0 .. count-1. Errors: LABEL. */
 tw_status twi_dataset_check_labels(const tw_dataset *dataset, int64_t first, int64_t count, const char *source);
 
 /* Elements of one sample. */

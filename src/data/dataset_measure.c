@@ -1,5 +1,5 @@
-/* Mean and standard deviation of every channel of a data set. Bytes are counted, so that their sums are exact; floats are
- * summed twice over in double, in the order of the samples. */
+/* Mean and standard deviation of every channel of a data set. Bytes are counted, so that their sums are exact; floats
+ * are summed twice over in double, in the order of the samples. */
 #include "dataset.h"
 
 #include <math.h>
@@ -45,19 +45,14 @@ static tw_status measure_f32(const tw_dataset *dataset, int channel, moments *ou
         sum += part;
     }
     double mean = sum / count;
-    bool constant = true;
     for (int64_t i = 0; i < dataset->count; i++) {
         const float *pixel = first + (size_t)i * sample;
         double part = 0;
-        for (size_t j = 0; j < plane; j++) {
-            part += (pixel[j] - mean) * (pixel[j] - mean);
-            constant = constant && pixel[j] == first[0];
-        }
+        for (size_t j = 0; j < plane; j++) part += (pixel[j] - mean) * (pixel[j] - mean);
         squares += part;
     }
-    /* The rounding of the mean must not look like a tiny spread, which would be divided by. */
-    out->mean = constant ? first[0] : mean;
-    out->deviation = constant ? 0 : sqrt(squares / count);
+    out->mean = mean;
+    out->deviation = sqrt(squares / count);
     return TW_OK;
 }
 

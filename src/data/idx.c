@@ -1,6 +1,6 @@
-/* IDX files, plain or gzip, as MNIST comes in: two zero bytes, the element type, the number of axes, their sizes (32 bits
- * each, big-endian), the elements. Images are three axes of bytes (count, height, width), labels one. The header is not
- * believed: what it claims is held against the bytes that are there. */
+/* IDX files, plain or gzip, as MNIST comes in: two zero bytes, the element type, the number of axes, their sizes (32
+ * bits each, big-endian), the elements. Images are three axes of bytes (count, height, width), labels one. The header
+ * is not believed: what it claims is held against the bytes that are there. */
 #include "byte_stream.h"
 #include "formats.h"
 
@@ -215,7 +215,8 @@ static bool is_twin(const char *plain, const char *name) {
     return !strncmp(plain, name, length) && !strcmp(name + length, ".gz");
 }
 
-/* The one file of a split and kind: of a plain file and its gzip twin the plain one. *out stays NULL where there is none. */
+/* The one file of a split and kind: of a plain file and its gzip twin the plain one. *out stays NULL where there is
+ * none. */
 static tw_status find_file(const char **out, const twi_folder *folder, tw_split split, const idx_kind *kind) {
     *out = NULL;
     for (size_t i = 0; i < folder->count; i++) {

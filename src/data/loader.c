@@ -1,8 +1,8 @@
-/* The loader: the order of an epoch, and a ring of batches filled by workers ahead of the caller, or by the caller where
- * there are none. What becomes of a sample is left to sampler.c.
+/* The loader: the order of an epoch, and a ring of batches filled by workers ahead of the caller, or by the caller
+ * where there are none. What becomes of a sample is left to sampler.c.
  *
- * Batch b of an epoch lies in slot b % slots. A worker takes the lowest batch not yet taken whose slot is free; the caller
- * gets the batches in order, whoever made them. All memory is taken when the loader is made. */
+ * Batch b of an epoch lies in slot b % slots. A worker takes the lowest batch not yet taken whose slot is free; the
+ * caller gets the batches in order, whoever made them. All memory is taken when the loader is made. */
 #define _POSIX_C_SOURCE 200809L /* pthread_sigmask */
 #include "sampler.h"
 #include "base/options.h"

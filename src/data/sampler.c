@@ -20,7 +20,7 @@ static void copy_u8(const twi_sampler *sampler, const pixel_run *run) {
     const float *table = sampler->table[run->channel];
     const uint8_t *from = (const uint8_t *)run->source + run->first;
     float *to = run->to;
-    if (run->from_step == 1 && run->to_step == 1) /* most common, and three times as fast */
+    if (run->from_step == 1 && run->to_step == 1) /* most common, and what compilers do best */
         for (size_t i = 0; i < run->count; i++) to[i] = table[from[i]];
     else
         for (size_t i = 0; i < run->count; i++) to[i * run->to_step] = table[from[(ptrdiff_t)i * run->from_step]];

@@ -1,5 +1,6 @@
-/* How one sample of a data set becomes network input: normalised, perhaps mirrored and shifted. Pure: the same sample of the
- * same epoch gives the same floats, whoever asks, so that any number of loader workers may share one sampler. */
+/* How one sample of a data set becomes network input: normalised, perhaps mirrored and shifted. Pure: the same sample
+ * of the same epoch gives the same floats, whoever asks, so that any number of loader workers may share one sampler.
+ * */
 #ifndef TWI_DATA_SAMPLER_H
 #define TWI_DATA_SAMPLER_H
 

@@ -26,16 +26,17 @@ static bool awaited(const tw_program *program, int at) {
     return false;
 }
 
-/* Ranged steps that nobody waits for (weight gradients of dense layers) go to the end of their part: they would cut segments. */
+/* Ranged steps of the backward that nobody waits for (weight gradients of dense layers) go to its end: they would cut segments. */
 static tw_status sink_ranged(tw_program *program) {
     twi_step *sorted;
     TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted, "step order"));
     int count = 0;
     for (int begin = 0, end; begin < program->step_count; begin = end) {
         for (end = begin; end < program->step_count && program->step[end].part == program->step[begin].part; end++) {}
+        bool backward = program->step[begin].part == TWI_PART_BACKWARD;
         for (int sunk = 0; sunk < 2; sunk++)
             for (int i = begin; i < end; i++)
-                if ((program->step[i].kernel->split == TWI_BY_RANGE && !awaited(program, i)) == sunk) sorted[count++] = program->step[i];
+                if ((backward && program->step[i].kernel->split == TWI_BY_RANGE && !awaited(program, i)) == sunk) sorted[count++] = program->step[i];
     }
     memcpy(program->step, sorted, (size_t)count * sizeof *sorted);
     twi_put(twi_program_context(program)->memory, sorted);

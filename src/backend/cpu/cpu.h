@@ -7,10 +7,11 @@
 
 #include "backend/backend.h"
 
-/* Instruction sets, each containing the ones before it. */
-typedef enum twi_isa { TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_ISA_AVX512 } twi_isa;
-/* What this processor has, lowered by the environment variable TALWEG_CPU=baseline|avx2|avx512. */
+/* Instruction sets, each containing the ones before it. TWI_ISA_NONE: no implementation is taken, the specification runs. */
+typedef enum twi_isa { TWI_ISA_NONE = -1, TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_ISA_AVX512 } twi_isa;
+/* What this processor has, lowered by the environment variable TALWEG_CPU=specification|baseline|avx2|avx512 (another text: ignored). */
 twi_isa twi_cpu_isa(void);
+const char *twi_cpu_isa_name(twi_isa isa);
 
 typedef struct twi_cpu_impl twi_cpu_impl;
 
@@ -19,6 +20,7 @@ typedef struct twi_cpu_site {
     const twi_cpu_impl *impl;
     const twi_kernel *kernel;
     twi_memory *memory; /* for state */
+    struct twi_onednn *onednn; /* the device's, of onednn.h; NULL without oneDNN */
     twi_isa isa;
     int workers;
     void *state[2];     /* for full chunks and for the shorter last one; the implementation's own */
@@ -38,7 +40,8 @@ struct twi_cpu_impl {
     const char *name;   /* for dumps: "onednn", "lanes avx2" */
     /* NULL: takes the call; else the reason it does not (borrowed text). Shapes only. */
     const char *(*refuse)(const twi_call *call, twi_isa isa);
-    /* Optional: creates state for both chunk sizes (tail may be NULL) and states the memory it wants. */
+    /* Optional: creates state for both chunk sizes (tail may be NULL) and states the memory it wants. TW_ERROR_UNSUPPORTED: the call
+     * turned out not to be for it, nothing is kept, the next family is asked. */
     tw_status (*prepare)(twi_cpu_site *site, const twi_call *main, const twi_call *tail);
     void (*release)(twi_cpu_site *site);
     /* Optional: once a run, before any chunk, on one worker: shared = f(whole operands), e.g. reordered weights. Only operands that no
@@ -46,9 +49,10 @@ struct twi_cpu_impl {
     void (*begin)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
     /* One chunk or range. Summed outputs: call->first says replace, else add. */
     void (*run)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
-    /* Optional, for summed outputs kept in a layout of its own (partial_bytes set): call holds the real outputs; partial[o] points to
-     * groups x partial_bytes[o]. Must combine in index order. Without it the runner adds plain partials. */
-    void (*finish)(const twi_cpu_site *site, const twi_call *call, void *const partial[TWI_MAX_OPERANDS], int groups);
+    /* For summed outputs kept in a layout of its own, f32 (partial_bytes set): the runner has added the groups' parts, element by
+     * element in index order, into partial[o]; what is left is to bring that sum into call's real output. */
+    void (*finish)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                   void *const partial[TWI_MAX_OPERANDS]);
     /* Optional: samples a chunk should be a multiple of (1: any). */
     int64_t (*multiple)(const twi_call *call, twi_isa isa);
 };
@@ -62,5 +66,8 @@ extern const twi_cpu_impl twi_cpu_point_impls[];    /* element-wise, pooling, lo
 
 /* The first family member that takes the call, or NULL: then the specification runs. With reason != NULL: text of the last refusal. */
 const twi_cpu_impl *twi_cpu_find_impl(const char *kernel, const twi_call *call, twi_isa isa, const char **reason);
+/* The same among the members behind `after` (NULL: all). */
+const twi_cpu_impl *twi_cpu_find_impl_after(const twi_cpu_impl *after, const char *kernel, const twi_call *call, twi_isa isa,
+                                            const char **reason);
 
 #endif

@@ -1,0 +1,154 @@
+/* The CPU as a back end: its table of functions, its device, memory, and the choice of an implementation for a step. Binding
+ * and running programs are in cpu_prepare.c and cpu_run.c, the implementations in families of their own. */
+#include "cpu_program.h"
+#include "onednn.h"
+
+#include <string.h>
+
+/* ---- device ---- */
+
+typedef struct cpu_device {
+    twi_isa isa;
+    twi_onednn *onednn;
+} cpu_device;
+
+static tw_status cpu_open(tw_context *context, const char *device, void **out) {
+    *out = NULL;
+    if (strcmp(device, "cpu") != 0)
+        return TWI_FAIL(TW_ERROR_DEVICE, "device '%s': this back end knows one device, \"cpu\"", device);
+    cpu_device *cpu;
+    TWI_TRY(twi_get(context->memory, &cpu, 1, sizeof *cpu, "cpu device"));
+    cpu->isa = twi_cpu_isa();
+    tw_status status = twi_onednn_open(&cpu->onednn, context->memory, twi_pool_size(context->pool));
+    if (status) {
+        twi_put(context->memory, cpu);
+        return status;
+    }
+    twi_log_line(&context->log, TW_LOG_INFO, "cpu: %s, %d threads, %s", twi_cpu_isa_name(cpu->isa),
+                 twi_pool_size(context->pool), twi_onednn_version());
+    *out = cpu;
+    return TW_OK;
+}
+
+static void cpu_close(tw_context *context, void *device) {
+    cpu_device *cpu = device;
+    if (!cpu) return;
+    twi_onednn_close(cpu->onednn);
+    twi_put(context->memory, cpu);
+}
+
+/* ---- memory ---- */
+
+/* The context's blocks are aligned to cache lines; the address of the block stands just before what is handed out. */
+#define ALIGNMENT ((size_t)256)
+
+static tw_status cpu_get(tw_context *context, void **out, size_t bytes, const char *what) {
+    *out = NULL;
+    size_t padded;
+    TWI_TRY(twi_add_size(&padded, bytes, ALIGNMENT + sizeof(void *), what));
+    unsigned char *block;
+    TWI_TRY(twi_get(context->memory, &block, padded, 1, what));
+    size_t lead = ALIGNMENT - (uintptr_t)block % ALIGNMENT;
+    if (lead < sizeof block) lead += ALIGNMENT;
+    memcpy(block + lead - sizeof block, &block, sizeof block);
+    *out = block + lead;
+    return TW_OK;
+}
+
+static void cpu_put(tw_context *context, void *memory) {
+    if (!memory) return;
+    unsigned char *block;
+    memcpy(&block, (unsigned char *)memory - sizeof block, sizeof block);
+    twi_put(context->memory, block);
+}
+
+static tw_status cpu_copy(tw_context *context, void *to, const void *from, size_t bytes) {
+    (void)context;
+    if (bytes) memcpy(to, from, bytes);
+    return TW_OK;
+}
+
+/* ---- implementations ---- */
+
+/* Programs of the checks in double run on the specification. */
+static twi_isa isa_for(const tw_context *context, const twi_call *call) {
+    const cpu_device *cpu = context->device;
+    for (int o = 0; o < call->operand_count; o++)
+        if (call->operand[o].dtype == TWI_DTYPE_DOUBLE) return TWI_ISA_NONE;
+    return cpu->isa;
+}
+
+/* Asks the implementations in order of preference, then takes the specification. */
+static tw_status choose_impl(const tw_context *context, twi_cpu_site *site, const twi_call *main,
+                             const twi_call *tail) {
+    const char *reason = NULL;
+    const char *name = site->kernel->name;
+    const twi_cpu_impl *impl = twi_cpu_find_impl(name, main, site->isa, &reason);
+    while (impl) {
+        site->impl = impl;
+        tw_status status = impl->prepare ? impl->prepare(site, main, tail) : TW_OK;
+        if (status != TW_ERROR_UNSUPPORTED) return status;
+        twi_log_line(&context->log, TW_LOG_DEBUG, "cpu: %s not by %s: %s", name, impl->name, tw_last_error());
+        impl = twi_cpu_find_impl_after(impl, name, main, site->isa, &reason);
+    }
+    site->impl = NULL;
+    if (!site->kernel->run)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "op kernel '%s' has no implementation on the back end 'cpu' (%s)", name,
+                        reason ? reason : "none is registered");
+    if (reason) twi_log_line(&context->log, TW_LOG_DEBUG, "cpu: %s by its specification: %s", name, reason);
+    return TW_OK;
+}
+
+static tw_status cpu_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
+                            twi_choice *out) {
+    *out = (twi_choice){0};
+    const cpu_device *cpu = context->device;
+    twi_cpu_site *site;
+    TWI_TRY(twi_get(context->memory, &site, 1, sizeof *site, "implementation of a step"));
+    site->kernel = kernel;
+    site->memory = context->memory;
+    site->onednn = cpu->onednn;
+    site->isa = isa_for(context, main);
+    site->workers = twi_pool_size(context->pool);
+    tw_status status = choose_impl(context, site, main, tail);
+    if (status) {
+        twi_put(context->memory, site);
+        return status;
+    }
+    out->implementation = site->impl ? site->impl->name : "specification";
+    out->state = site;
+    out->shared_bytes = site->shared_bytes;
+    out->worker_bytes = site->worker_bytes;
+    memcpy(out->partial_bytes, site->partial_bytes, sizeof out->partial_bytes);
+    return TW_OK;
+}
+
+static void cpu_release(tw_context *context, twi_choice *choice) {
+    twi_cpu_site *site = choice->state;
+    if (site && site->impl && site->impl->release) site->impl->release(site);
+    twi_put(context->memory, site);
+    *choice = (twi_choice){0};
+}
+
+static int64_t cpu_chunk_multiple(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
+    twi_isa isa = isa_for(context, call);
+    const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, call, isa, NULL);
+    return impl && impl->multiple ? impl->multiple(call, isa) : 1;
+}
+
+const twi_backend twi_backend_cpu = {
+    .name = "cpu",
+    .chunked = true,
+    .open = cpu_open,
+    .close = cpu_close,
+    .get = cpu_get,
+    .put = cpu_put,
+    .copy_in = cpu_copy,
+    .copy_out = cpu_copy,
+    .choose = cpu_choose,
+    .release = cpu_release,
+    .chunk_multiple = cpu_chunk_multiple,
+    .prepare = twi_cpu_prepare,
+    .discard = twi_cpu_discard,
+    .run = twi_cpu_run,
+};

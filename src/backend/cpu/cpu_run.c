@@ -1,0 +1,173 @@
+/* Runs a prepared program on the context's workers. A run patches addresses and counters in what cpu_prepare.c made; it
+ * allocates nothing and copies no call. */
+#include "cpu_program.h"
+#include "onednn.h"
+
+#include <string.h>
+
+/* Work that one worker is guessed to do faster than waking and meeting the others takes. */
+#define ALONE_NANOSECONDS 20000
+#define BARRIER_NANOSECONDS 500
+
+static twi_cpu_workspace workspace_of(const twi_cpu_program *program, const twi_cpu_step *step, int worker, bool tail) {
+    return (twi_cpu_workspace){.shared = step->shared,
+                               .scratch = program->worker[worker].scratch + program->scratch_offset,
+                               .worker = worker,
+                               .tail = tail};
+}
+
+/* The specification adds to its sums, implementations replace them in a first call. */
+static void run_step(const twi_cpu_program *program, const twi_cpu_step *step, const twi_call *call, int worker,
+                     bool tail) {
+    const twi_cpu_impl *impl = step->site->impl;
+    if (impl) {
+        twi_cpu_workspace workspace = workspace_of(program, step, worker, tail);
+        impl->run(step->site, call, &workspace);
+        return;
+    }
+    for (int s = 0; call->first && s < step->sum_count; s++)
+        memset(call->operand[step->sum[s].operand].data, 0, step->sum[s].bytes);
+    step->kernel->run(call);
+}
+
+/* ---- parts ---- */
+
+void twi_cpu_run_begin(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
+    const twi_cpu_step *step = &program->step[program->begin[phase->first + part]];
+    twi_cpu_workspace workspace = workspace_of(program, step, worker, false);
+    step->site->impl->begin(step->site, &step->whole, &workspace);
+}
+
+static void run_chunk(const twi_cpu_program *program, const twi_cpu_segment *segment, int64_t chunk, int group,
+                      bool first, int worker) {
+    int64_t sample = chunk * segment->chunk;
+    bool tail = segment->samples - sample < segment->chunk;
+    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
+        const twi_cpu_step *step = &program->step[s];
+        twi_call *call = &program->worker[worker].call[step->call + tail];
+        for (int i = 0; i < step->slice_count; i++) {
+            const twi_cpu_slice *slice = &step->slice[i];
+            call->operand[slice->operand].data = slice->base + (size_t)sample * slice->sample_bytes;
+        }
+        for (int i = 0; i < step->sum_count; i++) {
+            const twi_cpu_sum *sum = &step->sum[i];
+            call->operand[sum->operand].data = sum->part + (size_t)group * sum->stride;
+        }
+        call->sample = sample;
+        call->first = first;
+        run_step(program, step, call, worker, tail);
+    }
+}
+
+void twi_cpu_run_group(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
+    const twi_cpu_segment *segment = phase->segment;
+    int64_t begin = part * segment->chunks / segment->groups, end = (part + 1) * segment->chunks / segment->groups;
+    for (int64_t chunk = begin; chunk < end; chunk++) run_chunk(program, segment, chunk, part, chunk == begin, worker);
+}
+
+void twi_cpu_run_range(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
+    const twi_cpu_segment *segment = phase->segment;
+    const twi_cpu_step *step = &program->step[segment->first_step];
+    int64_t grains = (segment->range + segment->grain - 1) / segment->grain;
+    twi_call *call = &program->worker[worker].call[step->call];
+    call->begin = part * grains / phase->parts * segment->grain;
+    call->end = part + 1 == phase->parts ? segment->range : (part + 1) * grains / phase->parts * segment->grain;
+    run_step(program, step, call, worker, false);
+}
+
+void twi_cpu_run_once(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
+    const twi_cpu_segment *segment = phase->segment;
+    (void)part;
+    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++)
+        run_step(program, &program->step[s], &program->step[s].whole, worker, false);
+}
+
+static void add_f32(void *restrict total, const void *restrict part, size_t bytes) {
+    float *restrict sum = total;
+    const float *restrict term = part;
+    for (size_t i = 0; i < bytes / sizeof *sum; i++) sum[i] += term[i];
+}
+static void add_f64(void *restrict total, const void *restrict part, size_t bytes) {
+    double *restrict sum = total;
+    const double *restrict term = part;
+    for (size_t i = 0; i < bytes / sizeof *sum; i++) sum[i] += term[i];
+}
+
+void twi_cpu_run_piece(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
+    (void)worker;
+    const twi_cpu_piece *piece = &program->piece[phase->first + part];
+    const twi_cpu_sum *sum = piece->sum;
+    size_t bytes = piece->end - piece->begin;
+    unsigned char *total = sum->total + piece->begin;
+    if (sum->total != sum->part) memcpy(total, sum->part + piece->begin, bytes);
+    for (int group = 1; group < phase->segment->groups; group++) {
+        const unsigned char *term = sum->part + (size_t)group * sum->stride + piece->begin;
+        (piece->step->wide ? add_f64 : add_f32)(total, term, bytes);
+    }
+}
+
+void twi_cpu_run_finish(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
+    const twi_cpu_step *step = &program->step[program->finish[phase->first + part]];
+    twi_cpu_workspace workspace = workspace_of(program, step, worker, false);
+    void *total[TWI_MAX_OPERANDS] = {NULL};
+    for (int s = 0; s < step->sum_count; s++) total[step->sum[s].operand] = step->sum[s].total;
+    step->site->impl->finish(step->site, &step->whole, &workspace, total);
+}
+
+/* ---- phases ---- */
+
+typedef struct run {
+    twi_cpu_program *program;
+    int first_phase, end_phase;
+} run;
+
+static void run_phase(const twi_cpu_program *program, twi_cpu_phase *phase, int worker) {
+    if (phase->alone) {
+        for (int part = 0; worker == 0 && part < phase->parts; part++) phase->part(program, phase, part, worker);
+        return;
+    }
+    for (int part; (part = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->parts;)
+        phase->part(program, phase, part, worker);
+}
+
+static void run_phases(void *argument, int worker, int workers) {
+    const run *r = argument;
+    twi_cpu_program *program = r->program;
+    int threads = twi_onednn_enter();
+    const twi_cpu_phase *previous = NULL;
+    if (program->begin_phase.parts > 0) {
+        run_phase(program, &program->begin_phase, worker);
+        previous = &program->begin_phase;
+    }
+    for (int p = r->first_phase; p < r->end_phase; p++) {
+        twi_cpu_phase *phase = &program->phase[p];
+        bool same_worker = workers == 1 || (previous && previous->alone && phase->alone);
+        if (previous && !same_worker) twi_pool_barrier(program->pool, worker);
+        run_phase(program, phase, worker);
+        previous = phase;
+    }
+    twi_onednn_leave(threads);
+}
+
+tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, int segment_count) {
+    (void)context;
+    twi_cpu_program *program = prepared;
+    if (first_segment < 0 || segment_count < 0 || segment_count > program->segment_count - first_segment)
+        return TWI_FAIL(TW_ERROR_INTERNAL, "cpu: run of segments %d to %d of a program of %d; please report it",
+                        first_segment, first_segment + segment_count - 1, program->segment_count);
+    if (segment_count == 0) return TW_OK;
+    const twi_cpu_segment *first = &program->segment[first_segment], *last = first + segment_count - 1;
+    run r = {program, first->first_phase, last->first_phase + last->phase_count};
+    program->begin_phase.first = first->first_begin;
+    program->begin_phase.parts = last->first_begin + last->begin_count - first->first_begin;
+    atomic_store_explicit(&program->begin_phase.next, 0, memory_order_relaxed);
+    double nanoseconds = 0;
+    for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;
+    for (int p = r.first_phase; p < r.end_phase; p++)
+        atomic_store_explicit(&program->phase[p].next, 0, memory_order_relaxed);
+    if (nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS)
+        twi_pool_run_alone(program->pool, run_phases, &r);
+    else
+        twi_pool_run(program->pool, run_phases, &r);
+    return TW_OK;
+}

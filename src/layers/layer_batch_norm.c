@@ -19,7 +19,7 @@ tw_value *tw_batch_norm(tw_model *model, tw_value *x, const tw_batch_norm_option
     twi_shape channels = {1, {x->shape.dim[1]}}, one = {1, {1}};
     twi_parameter gamma = {.learned = true, .trainable = true, .init = {TW_INIT_CONSTANT, o.zero_scale ? 0.0f : 1.0f}, .shape = channels};
     twi_parameter beta = {.learned = true, .trainable = true, .init = {TW_INIT_CONSTANT, 0}, .shape = channels};
-    twi_parameter mean = {.shape = channels}, var = {.shape = channels, .init_value = 1}, batches = {.shape = one};
+    twi_parameter mean = {.shape = channels}, var = {.shape = channels, .init_value = 1}, batches = {.shape = one, .counter = true};
     tw_value *inputs[] = {x,
                           twi_model_parameter(model, layer, "weight", &gamma),
                           twi_model_parameter(model, layer, "bias", &beta),

@@ -16,6 +16,7 @@ typedef struct twi_parameter {
     bool learned;     /* false: a buffer such as running statistics */
     bool trainable;
     bool decayed;
+    bool counter;     /* a whole number, a scalar in files */
     tw_init init;
     double init_value; /* buffers: what they start from */
     int64_t fan_in, fan_out;

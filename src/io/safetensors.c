@@ -1,0 +1,238 @@
+/* Reading safetensors headers: nothing in them is believed before it is checked against the file. */
+#define _GNU_SOURCE
+#include "safetensors.h"
+#include "json_reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LENGTH_BYTES = 8, HEADER_MAX = 100 * 1000 * 1000, NAME_MAX_BYTES = 64 * 1024 };
+
+static const struct { const char *name; tw_dtype dtype; } types[] = {
+    {"F32", TW_F32}, {"F16", TW_F16}, {"BF16", TW_BF16}, {"I32", TW_I32}, {"I64", TW_I64}, {"U8", TW_U8},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+const char *twi_tensor_type_name(tw_dtype dtype) {
+    for (int i = 0; i < TYPES; i++)
+        if (types[i].dtype == dtype) return types[i].name;
+    return "?";
+}
+
+typedef struct parser {
+    twi_json json;
+    twi_tensor_file *file;
+    uint64_t data_bytes;
+    char *name; /* scratch for one name */
+} parser;
+
+static tw_status bad(const parser *p, const char *what) { return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': %s", p->json.where, p->name, what); }
+
+static tw_status parse_dtype(parser *p, twi_tensor_entry *entry) {
+    char text[16];
+    TWI_TRY(twi_json_string(&p->json, text, sizeof text));
+    for (int i = 0; i < TYPES; i++)
+        if (strcmp(types[i].name, text) == 0) return entry->dtype = types[i].dtype, TW_OK;
+    return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': type %s is not known; F32, F16, BF16, I32, I64 and U8 are", p->json.where, p->name, text);
+}
+
+static tw_status parse_shape(parser *p, twi_tensor_entry *entry) {
+    TWI_TRY(twi_json_expect(&p->json, '['));
+    if (twi_json_accept(&p->json, ']')) return TW_OK;
+    do {
+        uint64_t dim;
+        TWI_TRY(twi_json_whole(&p->json, &dim));
+        if (entry->shape.rank == TW_MAX_RANK) return bad(p, "more than 6 axes");
+        entry->shape.dim[entry->shape.rank++] = (int64_t)dim;
+    } while (twi_json_accept(&p->json, ','));
+    return twi_json_expect(&p->json, ']');
+}
+
+static tw_status parse_range(parser *p, twi_tensor_entry *entry) {
+    TWI_TRY(twi_json_expect(&p->json, '['));
+    TWI_TRY(twi_json_whole(&p->json, &entry->begin));
+    TWI_TRY(twi_json_expect(&p->json, ','));
+    TWI_TRY(twi_json_whole(&p->json, &entry->end));
+    return twi_json_expect(&p->json, ']');
+}
+
+static const struct { const char *key; tw_status (*parse)(parser *, twi_tensor_entry *); } fields[] = {
+    {"dtype", parse_dtype}, {"shape", parse_shape}, {"data_offsets", parse_range},
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+static tw_status check_entry(const parser *p, const twi_tensor_entry *entry) {
+    if (entry->begin > entry->end) return bad(p, "its range ends before it begins");
+    if (entry->end > p->data_bytes) return bad(p, "its range ends beyond the end of the file");
+    uint64_t bytes = tw_dtype_size(entry->dtype);
+    for (int i = 0; i < entry->shape.rank; i++)
+        if (__builtin_mul_overflow(bytes, (uint64_t)entry->shape.dim[i], &bytes)) return bad(p, "its shape overflows");
+    TWI_TRY(twi_shape_check(&entry->shape, p->name));
+    if (bytes != entry->end - entry->begin)
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': its range holds %llu bytes, its shape and type need %llu", p->json.where, p->name,
+                        (unsigned long long)(entry->end - entry->begin), (unsigned long long)bytes);
+    return TW_OK;
+}
+
+static tw_status parse_entry(parser *p) {
+    twi_tensor_file *file = p->file;
+    twi_tensor_entry entry;
+    bool seen[FIELDS] = {false};
+    char key[32];
+    memset(&entry, 0, sizeof entry);
+    TWI_TRY(twi_json_expect(&p->json, '{'));
+    do {
+        TWI_TRY(twi_json_string(&p->json, key, sizeof key));
+        TWI_TRY(twi_json_expect(&p->json, ':'));
+        int field = 0;
+        while (field < FIELDS && strcmp(fields[field].key, key) != 0) field++;
+        if (field == FIELDS || seen[field]) return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': key '%s' is unknown or repeated", p->json.where, p->name, key);
+        TWI_TRY(fields[field].parse(p, &entry));
+        seen[field] = true;
+    } while (twi_json_accept(&p->json, ','));
+    TWI_TRY(twi_json_expect(&p->json, '}'));
+    for (int i = 0; i < FIELDS; i++)
+        if (!seen[i]) return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': key '%s' is missing", p->json.where, p->name, fields[i].key);
+    TWI_TRY(check_entry(p, &entry));
+    if (file->count == file->capacity) {
+        int grown = file->capacity ? 2 * file->capacity : 64;
+        TWI_TRY(twi_grow(file->memory, &file->entry, (size_t)grown, sizeof *file->entry, "tensor list"));
+        file->capacity = grown;
+    }
+    TWI_TRY(twi_get_text(file->memory, &entry.name, p->name));
+    file->entry[file->count++] = entry;
+    return TW_OK;
+}
+
+/* {"key": "text", ...} */
+static tw_status skip_metadata(parser *p) {
+    TWI_TRY(twi_json_expect(&p->json, '{'));
+    if (twi_json_accept(&p->json, '}')) return TW_OK;
+    do {
+        TWI_TRY(twi_json_string(&p->json, p->name, NAME_MAX_BYTES));
+        TWI_TRY(twi_json_expect(&p->json, ':'));
+        TWI_TRY(twi_json_string(&p->json, p->name, NAME_MAX_BYTES));
+    } while (twi_json_accept(&p->json, ','));
+    return twi_json_expect(&p->json, '}');
+}
+
+static int by_name(const void *a, const void *b) { return strcmp((*(twi_tensor_entry *const *)a)->name, (*(twi_tensor_entry *const *)b)->name); }
+
+static int by_begin(const void *a, const void *b) {
+    const twi_tensor_entry *x = *(twi_tensor_entry *const *)a, *y = *(twi_tensor_entry *const *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/* Names are unique, ranges follow each other without gap to the end of the data. */
+static tw_status check_all(const parser *p, twi_tensor_entry **sorted) {
+    twi_tensor_file *file = p->file;
+    for (int i = 0; i < file->count; i++) sorted[i] = &file->entry[i];
+    qsort(sorted, (size_t)file->count, sizeof *sorted, by_name);
+    for (int i = 1; i < file->count; i++)
+        if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0) return TWI_FAIL(TW_ERROR_FORMAT, "%s: duplicate tensor '%.200s'", p->json.where, sorted[i]->name);
+    qsort(sorted, (size_t)file->count, sizeof *sorted, by_begin);
+    uint64_t at = 0;
+    for (int i = 0; i < file->count; i++) {
+        if (sorted[i]->begin != at)
+            return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': begins at %llu where %llu is due: tensors %s", p->json.where, sorted[i]->name,
+                            (unsigned long long)sorted[i]->begin, (unsigned long long)at, sorted[i]->begin < at ? "overlap" : "leave a hole");
+        at = sorted[i]->end;
+    }
+    if (at != p->data_bytes)
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes lie behind the last tensor", p->json.where, (unsigned long long)(p->data_bytes - at));
+    return TW_OK;
+}
+
+static tw_status parse_header(parser *p) {
+    TWI_TRY(twi_json_expect(&p->json, '{'));
+    bool metadata = false;
+    if (!twi_json_accept(&p->json, '}')) {
+        do {
+            TWI_TRY(twi_json_string(&p->json, p->name, NAME_MAX_BYTES));
+            TWI_TRY(twi_json_expect(&p->json, ':'));
+            bool is_metadata = strcmp(p->name, "__metadata__") == 0;
+            if (is_metadata && metadata) return TWI_FAIL(TW_ERROR_FORMAT, "%s: __metadata__ is repeated", p->json.where);
+            metadata |= is_metadata;
+            TWI_TRY(is_metadata ? skip_metadata(p) : parse_entry(p));
+        } while (twi_json_accept(&p->json, ','));
+        TWI_TRY(twi_json_expect(&p->json, '}'));
+    }
+    if (!twi_json_at_end(&p->json)) return twi_json_fail(&p->json, "the end of the header");
+    twi_tensor_entry **sorted;
+    TWI_TRY(twi_get(p->file->memory, &sorted, (size_t)p->file->count, sizeof(twi_tensor_entry *), "tensor order"));
+    tw_status status = check_all(p, sorted);
+    twi_put(p->file->memory, sorted);
+    return status;
+}
+
+tw_status twi_tensor_header_parse(twi_tensor_file *file, const char *json, size_t length, uint64_t data_bytes) {
+    parser p = {.json = {json, json + length, file->path}, .file = file, .data_bytes = data_bytes};
+    TWI_TRY(twi_get(file->memory, &p.name, NAME_MAX_BYTES, 1, "tensor name"));
+    tw_status status = parse_header(&p);
+    twi_put(file->memory, p.name);
+    return status;
+}
+
+/* ---- files ---- */
+
+static tw_status read_at(const twi_tensor_file *file, uint64_t offset, void *data, uint64_t bytes) {
+    while (bytes) {
+        ssize_t got = pread(file->descriptor, data, bytes > 1 << 30 ? 1 << 30 : (size_t)bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return TWI_FAIL(TW_ERROR_FILE, "%s: cannot read: %s", file->path, got ? strerror(errno) : "it ended early");
+        data = (char *)data + got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return TW_OK;
+}
+
+static tw_status open_checked(twi_tensor_file *file) {
+    struct stat info;
+    unsigned char length_bytes[LENGTH_BYTES];
+    uint64_t length = 0;
+    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (file->descriptor < 0 || fstat(file->descriptor, &info)) return TWI_FAIL(TW_ERROR_FILE, "%s: cannot open: %s", file->path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return TWI_FAIL(TW_ERROR_FILE, "%s: is not a regular file", file->path);
+    uint64_t size = (uint64_t)info.st_size;
+    if (size < LENGTH_BYTES) return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes are too few for a safetensors file", file->path, (unsigned long long)size);
+    TWI_TRY(read_at(file, 0, length_bytes, LENGTH_BYTES));
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | length_bytes[i];
+    if (length > HEADER_MAX || length > size - LENGTH_BYTES)
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: is no safetensors file: its first 8 bytes give a header of %llu bytes in a file of %llu", file->path, (unsigned long long)length, (unsigned long long)size);
+    file->data_offset = LENGTH_BYTES + length;
+    char *json;
+    TWI_TRY(twi_get(file->memory, &json, (size_t)length, 1, "safetensors header"));
+    tw_status status = read_at(file, LENGTH_BYTES, json, length);
+    if (status == TW_OK) status = twi_tensor_header_parse(file, json, (size_t)length, size - file->data_offset);
+    twi_put(file->memory, json);
+    return status;
+}
+
+tw_status twi_tensor_file_open(twi_tensor_file *file, twi_memory *memory, const char *path) {
+    memset(file, 0, sizeof *file);
+    file->memory = memory;
+    file->descriptor = -1;
+    TWI_TRY(twi_get_text(memory, &file->path, path));
+    tw_status status = open_checked(file);
+    if (status) twi_tensor_file_close(file);
+    return status;
+}
+
+void twi_tensor_file_close(twi_tensor_file *file) {
+    for (int i = 0; i < file->count; i++) twi_put(file->memory, file->entry[i].name);
+    twi_put(file->memory, file->entry);
+    twi_put(file->memory, file->path);
+    if (file->descriptor >= 0) close(file->descriptor);
+    memset(file, 0, sizeof *file);
+    file->descriptor = -1;
+}
+
+tw_status twi_tensor_file_read(const twi_tensor_file *file, const twi_tensor_entry *entry, void *data) {
+    return read_at(file, file->data_offset + entry->begin, data, entry->end - entry->begin);
+}

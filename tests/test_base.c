@@ -349,10 +349,16 @@ static void test_shape_check(void **state) {
         twi_shape shape;
         tw_status status;
     } rows[] = {
-        {{7, {1}}, TW_ERROR_ARGUMENT},           {{-1, {1}}, TW_ERROR_ARGUMENT}, {{2, {3, -1}}, TW_ERROR_ARGUMENT},
-        {{2, {big, big}}, TW_ERROR_OVERFLOW},    {{2, {big, big / 2}}, TW_OK}, /* 2^62 bytes of i64 */
+        {{7, {1}}, TW_ERROR_ARGUMENT},
+        {{-1, {1}}, TW_ERROR_ARGUMENT},
+        {{2, {3, -1}}, TW_ERROR_ARGUMENT},
+        {{2, {big, big}}, TW_ERROR_OVERFLOW},
+        {{2, {big, big / 2}}, TW_OK},            /* 2^62 bytes of i64 */
         {{3, {big, 0, big}}, TW_ERROR_OVERFLOW}, /* empty, but its strides would not fit */
-        {{1, {INT64_MAX}}, TW_ERROR_OVERFLOW},   {{1, {INT64_MAX / 8}}, TW_OK},  {{2, {0, 5}}, TW_OK},
+        {{3, {1 << 20, 1 << 20, 1 << 20}}, TW_ERROR_OVERFLOW},
+        {{1, {INT64_MAX}}, TW_ERROR_OVERFLOW},
+        {{1, {INT64_MAX / 8}}, TW_OK},
+        {{2, {0, 5}}, TW_OK},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         assert_int_equal(twi_shape_check(&rows[i].shape, "conv1.weight"), rows[i].status);
@@ -381,6 +387,7 @@ static void test_text(void **state) {
     assert_int_equal(twi_text_take(&text, &result), TW_OK);
     assert_int_equal(strlen(result), 2000);
     assert_string_equal(result + 1994, "7,8,9,");
+    assert_in_range(twi_memory_get_stats(*state).allocations, 1, 10); /* it grows by doubling */
     twi_put(*state, result);
 
     assert_int_equal(twi_text_take(&text, &result), TW_OK); /* taken: starts empty again */
@@ -389,9 +396,10 @@ static void test_text(void **state) {
 
     twi_memory_set_limit(*state, 1000);
     for (int i = 0; i < 1000; i++) twi_text_add(&text, "%d,", i % 10);
+    twi_memory_set_limit(*state, 0);
+    twi_text_add(&text, "after a gap");
     assert_int_equal(twi_text_take(&text, &result), TW_ERROR_OUT_OF_MEMORY);
     assert_null(result);
-    twi_memory_set_limit(*state, 0);
     twi_text_add(&text, "left behind");
     twi_text_free(&text);
 }

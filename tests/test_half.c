@@ -89,7 +89,7 @@ static void test_all_f16(void **state) {
     for (unsigned h = 0; h < 0x10000; h++) {
         float wide = twi_f16_to_f32((uint16_t)h);
         if ((h & 0x7FFF) > 0x7C00) {
-            assert_true(isnan(wide));
+            assert_true(isnan(wide) && (bits_of(wide) & 0x400000u));
             assert_int_equal(twi_f16_from_f32(wide), h | 0x200); /* quiet, payload and sign kept */
         } else {
             assert_true(wide == f16_by_definition(h) && !!signbit(wide) == (h >= 0x8000));
@@ -192,6 +192,7 @@ static void test_integer_to_real_rounds_once(void **state) {
     } rows[] = {
         {16777217, 0x4B800000, 0x7C00, 0x4B80},
         {16842753, 0x4B808000, 0x7C00, 0x4B81},
+        {16842751, 0x4B808000, 0x7C00, 0x4B80},
         {-16842753, 0xCB808000, 0xFC00, 0xCB81},
         {4611686293305294849, 0x5E800001, 0x7C00, 0x5E80},
         {-4611686293305294849, 0xDE800001, 0xFC00, 0xDE80},

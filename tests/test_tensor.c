@@ -189,6 +189,9 @@ static void test_slices(void **state) {
     assert_int_equal(tw_tensor_slice(&column, row, 2, 3, 1), TW_OK);
     assert_elements(column, (const int32_t[]){15, -6, -8}, 3);
     tw_tensor_destroy(column);
+    assert_int_equal(tw_tensor_slice(&column, row, 1, 2, 1), TW_OK);
+    assert_non_null(tw_tensor_data(column)); /* [1, 1, 4]: how far apart single elements would be does not matter */
+    tw_tensor_destroy(column);
     tw_tensor_destroy(row);
 
     const struct {
@@ -230,6 +233,10 @@ static void test_reshape(void **state) {
         assert_int_equal(tw_tensor_reshape(&view, t, bad[i].rank, bad[i].dims), bad[i].status);
         assert_null(view);
     }
+    assert_int_equal(tw_tensor_reshape(&view, t, 2, DIMS(-1, 5)), TW_ERROR_SHAPE);
+    assert_error_says("24 elements are not a multiple of the 5");
+    assert_int_equal(tw_tensor_reshape(&view, t, 2, DIMS(-1, -1)), TW_ERROR_ARGUMENT);
+    assert_error_says("axes 0 and 1 are both -1");
     assert_int_equal(tw_tensor_reshape(&view, t, 7, DIMS(1, 1, 1, 1, 1, 1, 24)), TW_ERROR_ARGUMENT);
 
     tw_tensor *part, *whole;

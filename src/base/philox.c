@@ -30,11 +30,17 @@ static uint64_t spread(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+void twi_draw_key(uint64_t seed, twi_purpose purpose, uint32_t key[2]) {
+    uint64_t mixed = spread(spread(seed + 0x9E3779B97F4A7C15u) + (uint64_t)purpose);
+    key[0] = (uint32_t)mixed;
+    key[1] = (uint32_t)(mixed >> 32);
+}
+
 void twi_draw(uint64_t seed, twi_purpose purpose, uint64_t stream, uint64_t index, uint32_t out[4]) {
-    uint64_t key = spread(spread(seed + 0x9E3779B97F4A7C15u) + (uint64_t)purpose);
-    const uint32_t key_words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+    uint32_t key[2];
+    twi_draw_key(seed, purpose, key);
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
-    twi_philox(counter, key_words, out);
+    twi_philox(counter, key, out);
 }
 
 void twi_normal2(uint32_t a, uint32_t b, float out[2]) {

@@ -20,6 +20,9 @@ void twi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
  * name hash) and index (e.g. sample). Pure. */
 void twi_draw(uint64_t seed, twi_purpose purpose, uint64_t stream, uint64_t index, uint32_t out[4]);
 
+/* The key twi_draw works with, for loops that make many draws at once. */
+void twi_draw_key(uint64_t seed, twi_purpose purpose, uint32_t key[2]);
+
 /* [0, 1) with 24 bits. */
 static inline float twi_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 /* 0 .. n-1 without modulo bias worth mentioning (n < 2^31): high half of word * n. */

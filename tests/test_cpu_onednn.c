@@ -3,6 +3,7 @@
 #include "backend/cpu/onednn.h"
 #include "ops/attrs.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,7 +53,7 @@ static const conv_case cases[] = {
     {7, 16, 10, 10, 32, 3, 3, {2, 2, 1, 1, 1, 1, 1, 1, 1}, 2, 3}, /* strided; a last chunk of one */
     {5, 32, 8, 8, 64, 1, 1, {2, 2, 0, 0, 0, 0, 1, 1, 1}, 2, 2},   /* a shortcut */
     {6, 16, 8, 9, 24, 3, 2, {1, 2, 0, 1, 2, 0, 1, 1, 1}, 4, 2},   /* padded otherwise on each side */
-    {4, 20, 7, 7, 18, 3, 3, {1, 1, 2, 2, 2, 2, 2, 2, 1}, 3, 2},   /* dilated; channels that fill no vector */
+    {4, 24, 7, 7, 40, 3, 3, {1, 1, 2, 2, 2, 2, 2, 2, 1}, 3, 2},   /* dilated; channels that fill no vector of 16 */
     {3, 64, 4, 4, 16, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}, 3, 1},   /* one group */
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
@@ -250,8 +251,7 @@ static void test_refusals(void **state) {
     assert_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_AVX2));
     assert_non_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_BASELINE));
     assert_non_null(refusal(&c, &forward, xwy, TW_BF16, TWI_ISA_AVX2));
-    c.o = 6; /* LeNet-5 */
-    assert_non_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_AVX2));
+    for (c.o = 6; c.o <= 20; c.o += 14) assert_non_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_AVX2));
     c.o = 16;
     c.c = 3;
     assert_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_AVX2));
@@ -259,6 +259,33 @@ static void test_refusals(void **state) {
     c = cases[0];
     c.attrs.groups = 2;
     assert_non_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_AVX2));
+}
+
+/* Threads of this process now. */
+static int thread_count(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    int count = -2; /* . and .. */
+    while (readdir(tasks)) count++;
+    closedir(tasks);
+    return count;
+}
+
+/* Workers are threads already: oneDNN starts none, and the caller keeps what it had granted to OpenMP. */
+static void test_no_threads_of_its_own(void **state) {
+    (void)state;
+    skip_without();
+    int before = twi_onednn_enter(); /* 0: this oneDNN is built without OpenMP */
+    twi_onednn_leave(before ? 3 : 0);
+    conv v;
+    conv_open(&v, &cases[0], 1);
+    conv_ready(&v, &forward, OPERANDS(X, W, Y));
+    hand_run(&v.h);
+    hand_close(&v.h);
+    assert_int_equal(thread_count(), 1);
+    assert_int_equal(twi_onednn_enter(), before ? 3 : 0);
+    assert_int_equal(twi_onednn_enter(), before ? 1 : 0);
+    twi_onednn_leave(before);
 }
 
 static bool fail_at(void *user, uint64_t index, size_t bytes) {
@@ -297,6 +324,7 @@ int main(void) {
         cmocka_unit_test(test_colours),
         cmocka_unit_test(test_not_a_number_passes_relu),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_threads_of_its_own),
         cmocka_unit_test(test_allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,20 +32,14 @@ typedef struct conv_state {
 
 /* ---- which calls ---- */
 
-/* Below these numbers of channels oneDNN leaves most of a vector empty; a first layer's three or four colours are the
- * exception it is made for. */
-static bool enough_channels(twi_onednn_direction direction, int64_t in, int64_t out) {
-    if (out < 16) return false;
-    return in >= 16 || (direction != TWI_ONEDNN_BACKWARD_DATA && (in == 3 || in == 4));
-}
-
+/* oneDNN's vectors hold channels of what is written: with fewer, or a part of a vector left empty, others are faster. */
 static const char *refuse(const conv_kind *kind, const twi_call *call, twi_isa isa) {
     const twi_conv2d_attrs *attrs = call->attrs;
-    int64_t in = call->operand[kind->operand[TWI_ONEDNN_X]].shape.dim[1];
-    int64_t out = call->operand[kind->operand[TWI_ONEDNN_Y]].shape.dim[1];
+    int written = kind->direction == TWI_ONEDNN_BACKWARD_DATA ? TWI_ONEDNN_X : TWI_ONEDNN_Y;
+    int64_t channels = call->operand[kind->operand[written]].shape.dim[1];
     if (isa < TWI_ISA_AVX2) return "oneDNN: needs AVX2";
     if (attrs->groups != 1) return "oneDNN: the convolution is grouped";
-    if (!enough_channels(kind->direction, in, out)) return "oneDNN: too few channels";
+    if (channels < 16 || channels % 8) return "oneDNN: fewer than 16 channels, or no multiple of 8";
     return twi_conv_refuse_layout(call);
 }
 

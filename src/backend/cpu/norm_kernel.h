@@ -1,0 +1,177 @@
+/* The kernels of norm.h as sweeps, written once; norm_<isa>.c compiles them as NORM_LOOPS. A step does one vector of
+ * elements: i is its position, c its place in the period of channels. Relu masks are bits. */
+#include "norm.h"
+#include "sweep_kernel.h"
+
+/* Rows of the per-channel buffers, as the kernels' records describe them. */
+enum { COEF_MEAN = 0, COEF_SCALE = 2, COEF_OFFSET = 3 };
+enum { SUMS_COUNT = 2 };
+
+VEC_INLINE vec masked(const twi_sweep *s, const float *in, int64_t i) {
+    return vec_keep(vec_get_bits(s->bits_in, i), vec_load(in + i));
+}
+
+/* operand[o] = sums[3,C]: what the sweep summed, and the count of each channel's elements. */
+static void write_sums(const twi_sweep *sweep, const twi_call *call, int o) {
+    float *sums = call->operand[o].data;
+    for (int k = 0; k < SUMS_COUNT; k++) twi_sweep_fold(sweep, k, sums + k * sweep->channels, call->first);
+    float count = (float)(sweep->runs * sweep->run / sweep->channels);
+    for (int64_t c = SUMS_COUNT * sweep->channels; c < (SUMS_COUNT + 1) * sweep->channels; c++)
+        sums[c] = call->first ? count : sums[c] + count;
+}
+
+/* ---- statistics: x, shift, sums of x - shift and of its square ---- */
+
+VEC_INLINE void step_statistics(const twi_sweep *s, int64_t i, int64_t c) {
+    vec distance = vec_load(s->in[0] + i) - vec_load(s->coef[0] + c);
+    sweep_add(s->sum[0] + c, distance);
+    sweep_add(s->sum[1] + c, distance * distance);
+}
+
+static void statistics(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = twi_sweep_over(call, false, workspace);
+    sweep.in[0] = call->operand[0].data;
+    twi_sweep_spread(&sweep, 0, call->operand[1].data);
+    twi_sweep_begin_sums(&sweep, SUMS_COUNT);
+    sweep_run(&sweep, step_statistics);
+    write_sums(&sweep, call, 2);
+}
+
+/* ---- apply: x, coef, [r,] y, [mask]; y = [relu of] scale*x + offset [+ r] ---- */
+
+VEC_INLINE vec normalized(const twi_sweep *s, int64_t i, int64_t c) {
+    return vec_load(s->coef[0] + c) * vec_load(s->in[0] + i) + vec_load(s->coef[1] + c);
+}
+VEC_INLINE void store_relu(const twi_sweep *s, int64_t i, vec v) {
+    vec_test positive = vec_positive(v);
+    vec_put_bits(s->bits_out, i, positive);
+    vec_store(s->out + i, vec_keep(positive, v));
+}
+VEC_INLINE void step_apply(const twi_sweep *s, int64_t i, int64_t c) { vec_store(s->out + i, normalized(s, i, c)); }
+VEC_INLINE void step_apply_relu(const twi_sweep *s, int64_t i, int64_t c) { store_relu(s, i, normalized(s, i, c)); }
+VEC_INLINE void step_apply_add_relu(const twi_sweep *s, int64_t i, int64_t c) {
+    store_relu(s, i, normalized(s, i, c) + vec_load(s->in[1] + i));
+}
+
+static twi_sweep apply_sweep(const twi_call *call, int y, bool bits, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = twi_sweep_over(call, bits, workspace);
+    const float *coef = call->operand[1].data;
+    sweep.in[0] = call->operand[0].data;
+    twi_sweep_spread(&sweep, 0, coef + COEF_SCALE * sweep.channels);
+    twi_sweep_spread(&sweep, 1, coef + COEF_OFFSET * sweep.channels);
+    sweep.out = call->operand[y].data;
+    if (bits) sweep.bits_out = call->operand[y + 1].data;
+    return sweep;
+}
+
+static void apply(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = apply_sweep(call, 2, false, workspace);
+    sweep_run(&sweep, step_apply);
+}
+
+static void apply_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = apply_sweep(call, 2, true, workspace);
+    sweep_run(&sweep, step_apply_relu);
+}
+
+static void apply_add_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = apply_sweep(call, 3, true, workspace);
+    sweep.in[1] = call->operand[2].data;
+    sweep_run(&sweep, step_apply_add_relu);
+}
+
+/* ---- backward: dy, [mask,] x, ... ---- */
+
+static twi_sweep backward_sweep(const twi_call *call, bool bits, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = twi_sweep_over(call, bits, workspace);
+    sweep.in[1] = call->operand[0].data;
+    if (bits) sweep.bits_in = call->operand[1].data;
+    sweep.in[0] = call->operand[1 + bits].data;
+    return sweep;
+}
+
+/* ..., coef, sums of dy and of dy*(x - mean) */
+VEC_INLINE void add_backward_sums(const twi_sweep *s, int64_t i, int64_t c, vec dy) {
+    sweep_add(s->sum[0] + c, dy);
+    sweep_add(s->sum[1] + c, dy * (vec_load(s->in[0] + i) - vec_load(s->coef[0] + c)));
+}
+VEC_INLINE void step_backward_sums(const twi_sweep *s, int64_t i, int64_t c) {
+    add_backward_sums(s, i, c, vec_load(s->in[1] + i));
+}
+VEC_INLINE void step_backward_sums_masked(const twi_sweep *s, int64_t i, int64_t c) {
+    add_backward_sums(s, i, c, masked(s, s->in[1], i));
+}
+
+VEC_INLINE void any_backward_sums(const twi_call *call, bool bits, sweep_step *step,
+                                  const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = backward_sweep(call, bits, workspace);
+    const float *coef = call->operand[2 + bits].data;
+    twi_sweep_spread(&sweep, 0, coef + COEF_MEAN * sweep.channels);
+    twi_sweep_begin_sums(&sweep, SUMS_COUNT);
+    sweep_run(&sweep, step);
+    write_sums(&sweep, call, 3 + bits);
+}
+static void backward_sums(const twi_call *call, const twi_cpu_workspace *workspace) {
+    any_backward_sums(call, false, step_backward_sums, workspace);
+}
+static void backward_sums_masked(const twi_call *call, const twi_cpu_workspace *workspace) {
+    any_backward_sums(call, true, step_backward_sums_masked, workspace);
+}
+
+/* ..., dcoef, dx = A*dy + B*x + K */
+VEC_INLINE void store_backward(const twi_sweep *s, int64_t i, int64_t c, vec dy) {
+    vec of_x = vec_load(s->coef[1] + c) * vec_load(s->in[0] + i) + vec_load(s->coef[2] + c);
+    vec_store(s->out + i, vec_load(s->coef[0] + c) * dy + of_x);
+}
+VEC_INLINE void step_backward_apply(const twi_sweep *s, int64_t i, int64_t c) {
+    store_backward(s, i, c, vec_load(s->in[1] + i));
+}
+VEC_INLINE void step_backward_apply_masked(const twi_sweep *s, int64_t i, int64_t c) {
+    store_backward(s, i, c, masked(s, s->in[1], i));
+}
+
+VEC_INLINE void any_backward_apply(const twi_call *call, bool bits, sweep_step *step,
+                                   const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = backward_sweep(call, bits, workspace);
+    const float *dcoef = call->operand[2 + bits].data;
+    for (int k = 0; k < TWI_SWEEP_COEFFICIENTS; k++) twi_sweep_spread(&sweep, k, dcoef + k * sweep.channels);
+    sweep.out = call->operand[3 + bits].data;
+    sweep_run(&sweep, step);
+}
+static void backward_apply(const twi_call *call, const twi_cpu_workspace *workspace) {
+    any_backward_apply(call, false, step_backward_apply, workspace);
+}
+static void backward_apply_masked(const twi_call *call, const twi_cpu_workspace *workspace) {
+    any_backward_apply(call, true, step_backward_apply_masked, workspace);
+}
+
+/* ---- masks alone: dy, mask, [b,] dx = masked dy [+ b] ---- */
+
+VEC_INLINE void step_mask(const twi_sweep *s, int64_t i, int64_t c) {
+    (void)c;
+    vec_store(s->out + i, masked(s, s->in[0], i));
+}
+VEC_INLINE void step_mask_add(const twi_sweep *s, int64_t i, int64_t c) {
+    (void)c;
+    vec_store(s->out + i, masked(s, s->in[0], i) + vec_load(s->in[1] + i));
+}
+
+static void relu_backward_masked(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = twi_sweep_over(call, true, workspace);
+    sweep.in[0] = call->operand[0].data;
+    sweep.bits_in = call->operand[1].data;
+    sweep.out = call->operand[2].data;
+    sweep_run(&sweep, step_mask);
+}
+
+static void add_masked(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = twi_sweep_over(call, true, workspace);
+    sweep.in[0] = call->operand[0].data;
+    sweep.bits_in = call->operand[1].data;
+    sweep.in[1] = call->operand[2].data;
+    sweep.out = call->operand[3].data;
+    sweep_run(&sweep, step_mask_add);
+}
+
+#define NORM_LOOP(name, kernel) .name = name,
+const twi_norm_loops NORM_LOOPS = {TWI_NORM_KERNELS(NORM_LOOP)};

@@ -1,0 +1,42 @@
+/* The kernels that do little work per element: element by element, pooling, copies, loss, dropout, updates. One row
+ * each: name, kernel, when it is refused, what it prepares. */
+#ifndef TWI_CPU_POINT_H
+#define TWI_CPU_POINT_H
+
+#include "loops.h"
+
+#define TWI_POINT_KERNELS(KERNEL)                                                                \
+    KERNEL(bias_forward, "bias.forward", twi_sweep_refuse, twi_sweep_prepare)                    \
+    KERNEL(bias_backward, "bias.backward", twi_sweep_refuse, twi_sweep_prepare)                  \
+    KERNEL(bias_relu_backward, "bias_relu.backward", twi_sweep_refuse, twi_sweep_prepare)        \
+    KERNEL(relu_forward, "relu.forward", twi_sweep_refuse_flat, NULL)                            \
+    KERNEL(relu_backward, "relu.backward", twi_sweep_refuse_flat, NULL)                          \
+    KERNEL(add_forward, "add.forward", twi_sweep_refuse_flat, NULL)                              \
+    KERNEL(max_pool_forward, "max_pool.forward", refuse_pool, NULL)                              \
+    KERNEL(max_pool_backward, "max_pool.backward", refuse_pool, NULL)                            \
+    KERNEL(avg_pool_forward, "avg_pool.forward", refuse_pool, NULL)                              \
+    KERNEL(avg_pool_backward, "avg_pool.backward", refuse_pool, NULL)                            \
+    KERNEL(global_avg_pool_forward, "global_avg_pool.forward", refuse_pool, NULL)                \
+    KERNEL(global_avg_pool_backward, "global_avg_pool.backward", refuse_pool, NULL)              \
+    KERNEL(reshape_copy, "reshape.copy", refuse_copy, NULL)                                      \
+    KERNEL(softmax_forward, "softmax.forward", refuse_classes, prepare_classes)                  \
+    KERNEL(log_softmax, "cross_entropy.log_softmax", refuse_classes, prepare_classes)            \
+    KERNEL(cross_entropy_backward, "cross_entropy.backward", refuse_classes, prepare_classes)    \
+    KERNEL(softmax_cross_entropy, "softmax_cross_entropy.both", refuse_classes, prepare_classes) \
+    KERNEL(dropout, "dropout.apply", refuse_dropout, prepare_dropout)                            \
+    KERNEL(sgd_update, "sgd.update", NULL, NULL)                                                 \
+    KERNEL(adamw_update, "adamw.update", NULL, NULL)
+
+#define TWI_POINT_MEMBER(name, kernel, refuse, prepare) twi_cpu_loop *name;
+typedef struct twi_point_loops {
+    TWI_POINT_KERNELS(TWI_POINT_MEMBER)
+} twi_point_loops;
+
+extern const twi_point_loops twi_point_baseline, twi_point_avx2, twi_point_avx512;
+
+/* Scratch of a row of classes: whole vectors of the widest kind. */
+static inline int64_t twi_classes_padded(int64_t classes) { return (classes + 15) / 16 * 16; }
+/* Scratch of dropout, a byte an element: a sample's draws come in groups of 4, the loops make up to 32 at a time. */
+enum { TWI_DROPOUT_SLACK = 64 };
+
+#endif

@@ -1,0 +1,58 @@
+/* Functions of vectors: exponential, square root, and sums and maxima over the elements. */
+#ifndef TWI_CPU_VEC_MATH_H
+#define TWI_CPU_VEC_MATH_H
+
+#include "vec_test.h"
+#include <math.h>
+
+typedef uint32_t vec_word __attribute__((vector_size(4 * VEC_WIDTH)));
+
+/* exp(x) for x <= 0 within 2 units in the last place; 0 where it would be below the normal numbers; keeps not-a-number.
+ * x = n ln2 + r with |r| <= ln2/2; the series to r^7 is exact to 2^-27 there, and 2^n goes into the exponent. */
+VEC_INLINE vec vec_exp(vec x) {
+    const vec least = vec_splat(-87.3365448f),
+              magic = vec_splat(0x1.8p23f); /* added, the magic number rounds to a whole */
+    vec_test normal = vec_not_less(x, least);
+    x = vec_choose(normal, x, least);
+    vec shifted = x * vec_splat(0x1.715476p0f) + magic, n = shifted - magic;
+    vec r = x - n * vec_splat(0x1.62ep-1f) -
+            n * vec_splat(0x1.0bfbe8p-15f); /* ln2 in two parts: n times the first is exact */
+    vec p = vec_splat(1.0f / 5040);
+    p = p * r + vec_splat(1.0f / 720);
+    p = p * r + vec_splat(1.0f / 120);
+    p = p * r + vec_splat(1.0f / 24);
+    p = p * r + vec_splat(1.0f / 6);
+    p = p * r + vec_splat(0.5f);
+    p = p * r + vec_splat(1.0f);
+    p = p * r + vec_splat(1.0f);
+    vec power = (vec)(((vec_word)shifted - (vec_word)magic + 127) << 23);
+    return vec_keep(normal, p * power);
+}
+
+VEC_INLINE vec vec_sqrt(vec x) {
+#if VEC_WIDTH == 16 && defined(__AVX512F__)
+    return (vec)_mm512_sqrt_ps((__m512)x);
+#elif VEC_WIDTH == 8 && defined(__AVX2__)
+    return (vec)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int i = 0; i < VEC_WIDTH; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/* The elements' sum by halves, and the largest; not-a-number is passed over by the latter. */
+VEC_INLINE float vec_sum(vec v) {
+    float part[VEC_WIDTH];
+    memcpy(part, &v, sizeof v);
+    for (int half = VEC_WIDTH / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) part[i] += part[i + half];
+    }
+    return part[0];
+}
+VEC_INLINE float vec_largest(vec v) {
+    float largest = v[0];
+    for (int i = 1; i < VEC_WIDTH; i++) largest = v[i] > largest ? v[i] : largest;
+    return largest;
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* See impl_call.h. */
+#include "impl_call.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+/* ---- memory ---- */
+
+enum { GUARD = 64, BLOCKS = 64 };
+static struct {
+    uint8_t *memory;
+    size_t bytes;
+} block[BLOCKS];
+static int blocks;
+static uint32_t state = 1;
+
+static uint32_t next(void) { return (state = state * 1664525u + 1013904223u) >> 8; }
+
+static void *get(size_t bytes) {
+    assert_true(blocks < BLOCKS);
+    uint8_t *memory = malloc(bytes + GUARD);
+    assert_non_null(memory);
+    memset(memory + bytes, 0xA5, GUARD);
+    block[blocks].memory = memory;
+    block[blocks++].bytes = bytes;
+    return memory;
+}
+
+float *impl_floats(int64_t count) {
+    float *numbers = get((size_t)count * sizeof(float));
+    for (int64_t i = 0; i < count; i++) numbers[i] = (float)next() / 8388608.0f - 1.0f;
+    return numbers;
+}
+
+uint8_t *impl_bytes(int64_t count) {
+    uint8_t *bytes = get((size_t)count);
+    for (int64_t i = 0; i < count; i++) bytes[i] = (uint8_t)next();
+    return bytes;
+}
+
+void impl_release(void) {
+    for (int b = 0; b < blocks; b++) {
+        for (int i = 0; i < GUARD; i++)
+            if (block[b].memory[block[b].bytes + (size_t)i] != 0xA5)
+                fail_msg("byte %d behind block %d was written", i, b);
+        free(block[b].memory);
+    }
+    blocks = 0;
+}
+
+/* ---- operands ---- */
+
+int64_t impl_count(const impl_shape *shape) {
+    int64_t count = 1;
+    for (int axis = 0; axis < shape->rank; axis++) count *= shape->dim[axis];
+    return count;
+}
+
+int64_t impl_at(const impl_shape *shape, int64_t n, int64_t c, int64_t h, int64_t w) {
+    if (shape->rank == 2) return n * shape->dim[1] + c;
+    int64_t channels = shape->dim[1], height = shape->dim[2], width = shape->dim[3];
+    return shape->channels_last ? ((n * height + h) * width + w) * channels + c
+                                : ((n * channels + c) * height + h) * width + w;
+}
+
+void impl_operand(twi_call *call, int o, twi_store_kind store, const impl_shape *shape, void *data) {
+    twi_operand *operand = &call->operand[o];
+    *operand = (twi_operand){.data = data, .store = store, .dtype = TW_F32};
+    operand->shape.rank = shape->rank;
+    for (int axis = 0; axis < shape->rank; axis++) {
+        operand->shape.dim[axis] = shape->dim[axis];
+        operand->stride[axis] = impl_at(shape, axis == 0, axis == 1, axis == 2, axis == 3);
+    }
+    if (call->operand_count <= o) call->operand_count = o + 1;
+}
+
+void impl_rows(twi_call *call, int o, twi_store_kind store, int64_t rows, int64_t columns, void *data) {
+    const impl_shape two = {2, {rows, columns}, false};
+    impl_operand(call, o, store, &two, data);
+    if (rows > 1) return;
+    call->operand[o].shape = (twi_shape){1, {columns}};
+    call->operand[o].stride[0] = 1;
+}
+
+/* ---- running ---- */
+
+bool impl_has_isa(twi_isa isa) { return isa <= twi_cpu_isa(); }
+
+static const twi_cpu_impl *find(const twi_cpu_impl *family, const char *kernel) {
+    for (; family->kernel; family++)
+        if (strcmp(family->kernel, kernel) == 0) return family;
+    fail_msg("no implementation of %s", kernel);
+    return NULL;
+}
+
+const char *impl_refusal(const twi_cpu_impl *family, const char *kernel, const twi_call *call) {
+    const twi_cpu_impl *impl = find(family, kernel);
+    return impl->refuse ? impl->refuse(call, TWI_ISA_BASELINE) : NULL;
+}
+
+/* Filled with not-a-number, so that what is read before it is written shows. */
+static void *workspace_of(size_t bytes) {
+    void *memory = malloc(bytes);
+    assert_true(memory || !bytes);
+    if (bytes) memset(memory, 0xFF, bytes);
+    return memory;
+}
+
+void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const twi_call *call) {
+    const twi_cpu_impl *impl = find(family, kernel);
+    const char *reason = impl->refuse ? impl->refuse(call, isa) : NULL;
+    if (reason) fail_msg("%s was refused: %s", kernel, reason);
+    twi_cpu_site site = {.impl = impl, .isa = isa, .workers = 1};
+    if (impl->prepare) assert_int_equal(impl->prepare(&site, call, NULL), TW_OK);
+    twi_cpu_workspace workspace = {.shared = workspace_of(site.shared_bytes),
+                                   .scratch = workspace_of(site.worker_bytes)};
+    if (impl->begin) impl->begin(&site, call, &workspace);
+    impl->run(&site, call, &workspace);
+    free(workspace.shared);
+    free(workspace.scratch);
+}
+
+void impl_close(double want, double got, double tolerance, const char *what, int64_t index) {
+    if (isnan(want) ? isnan(got) : fabs(got - want) <= tolerance * (1 + fabs(want))) return;
+    fail_msg("%s: element %lld is %.9g, expected %.9g", what, (long long)index, got, want);
+}

@@ -1,0 +1,445 @@
+/* The CPU back end's light loops against plain loops in double: bias, relu, add, copies, losses, dropout, updates. */
+#include "impl_call.h"
+#include "base/philox.h"
+#include "ops/attrs.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
+
+static const int64_t channel_counts[] = {1, 3, 5, 8, 10, 16, 17, 32, 64, 100};
+static const impl_shape shapes[] = {
+    {4, {1, 0, 1, 1}, true}, {4, {3, 0, 3, 5}, true}, {4, {2, 0, 8, 8}, true}, {2, {7, 0}, false}, {2, {1, 0}, false}};
+
+static void each_shape(void (*test)(const impl_shape *shape, twi_isa isa)) {
+    IMPL_EACH_ISA(isa)
+    for (int s = 0; s < COUNT(shapes); s++)
+        for (int c = 0; c < COUNT(channel_counts); c++) {
+            impl_shape shape = shapes[s];
+            shape.dim[1] = channel_counts[c];
+            test(&shape, (twi_isa)isa);
+            impl_release();
+        }
+}
+
+/* Channel of the element at an offset of a value with channels innermost. */
+static int64_t channel(const impl_shape *shape, int64_t i) { return i % shape->dim[1]; }
+
+/* ---- bias, relu, add ---- */
+
+static void check_bias(const impl_shape *shape, twi_isa isa) {
+    int64_t count = impl_count(shape), channels = shape->dim[1];
+    float *x = impl_floats(count), *b = impl_floats(channels), *y = impl_floats(count), *db = impl_floats(channels);
+    twi_call forward = {0}, backward = {0};
+    impl_operand(&forward, 0, TWI_REAL, shape, x);
+    impl_rows(&forward, 1, TWI_REAL, 1, channels, b);
+    impl_operand(&forward, 2, TWI_REAL, shape, y);
+    impl_run(twi_cpu_point_impls, "bias.forward", isa, &forward);
+    impl_operand(&backward, 0, TWI_REAL, shape, x);
+    impl_rows(&backward, 1, TWI_ACC, 1, channels, db);
+    for (int chunk = 0; chunk < 2; chunk++) { /* replaces, then adds */
+        backward.first = chunk == 0;
+        impl_run(twi_cpu_point_impls, "bias.backward", isa, &backward);
+    }
+    double want[100] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        impl_close((double)x[i] + b[channel(shape, i)], y[i], 1e-6, "bias.forward", i);
+        want[channel(shape, i)] += 2.0 * x[i];
+    }
+    for (int64_t c = 0; c < channels; c++) impl_close(want[c], db[c], 1e-5, "bias.backward", c);
+}
+static void bias(void **state) { (void)state, each_shape(check_bias); }
+
+static void check_bias_relu(const impl_shape *shape, twi_isa isa) {
+    int64_t count = impl_count(shape), channels = shape->dim[1];
+    float *dy = impl_floats(count), *y = impl_floats(count), *db = impl_floats(channels), *g = impl_floats(count);
+    for (int64_t i = 0; i < count; i += 3) y[i] = 0;
+    y[count - 1] = NAN;
+    memcpy(g, dy, (size_t)count * sizeof(float));
+    twi_call call = {.first = true};
+    impl_operand(&call, 0, TWI_REAL, shape, g); /* g in the place of dy */
+    impl_operand(&call, 1, TWI_REAL, shape, y);
+    impl_operand(&call, 2, TWI_REAL, shape, g);
+    impl_rows(&call, 3, TWI_ACC, 1, channels, db);
+    impl_run(twi_cpu_point_impls, "bias_relu.backward", isa, &call);
+    double want[100] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        float passed = y[i] <= 0 ? 0 : dy[i]; /* not-a-number passes */
+        assert_true(g[i] == passed);
+        want[channel(shape, i)] += passed;
+    }
+    for (int64_t c = 0; c < channels; c++) impl_close(want[c], db[c], 1e-5, "bias_relu.backward", c);
+}
+static void bias_relu(void **state) { (void)state, each_shape(check_bias_relu); }
+
+static void check_relu_add(const impl_shape *shape, twi_isa isa) {
+    int64_t count = impl_count(shape);
+    float *x = impl_floats(count), *y = impl_floats(count), *dx = impl_floats(count), *dy = impl_floats(count);
+    x[0] = NAN;
+    x[count / 2] = -0.0f;
+    twi_call call = {0};
+    impl_operand(&call, 0, TWI_REAL, shape, x);
+    impl_operand(&call, 1, TWI_REAL, shape, y);
+    impl_run(twi_cpu_point_impls, "relu.forward", isa, &call);
+    for (int64_t i = 0; i < count; i++) impl_close(x[i] < 0 ? 0 : x[i], y[i], 0, "relu.forward", i);
+    impl_operand(&call, 0, TWI_REAL, shape, dy);
+    impl_operand(&call, 2, TWI_REAL, shape, dx);
+    impl_run(twi_cpu_point_impls, "relu.backward", isa, &call);
+    for (int64_t i = 0; i < count; i++) assert_true(dx[i] == (y[i] <= 0 ? 0 : dy[i]));
+    impl_operand(&call, 1, TWI_REAL, shape, dx);
+    impl_operand(&call, 2, TWI_REAL, shape, dy); /* in the place of an operand */
+    memcpy(x, dy, (size_t)count * sizeof(float));
+    impl_run(twi_cpu_point_impls, "add.forward", isa, &call);
+    for (int64_t i = 0; i < count; i++) assert_true(dy[i] == x[i] + dx[i]);
+}
+static void relu_and_add(void **state) { (void)state, each_shape(check_relu_add); }
+
+/* Element by element, row-major images do as well, but not one of each. */
+static void mixed_orders_are_refused(void **state) {
+    (void)state;
+    const impl_shape image = {4, {2, 3, 4, 5}, true}, row_major = {4, {2, 3, 4, 5}, false};
+    twi_call call = {0};
+    impl_operand(&call, 0, TWI_REAL, &row_major, NULL);
+    impl_operand(&call, 1, TWI_REAL, &row_major, NULL);
+    assert_null(impl_refusal(twi_cpu_point_impls, "relu.forward", &call));
+    assert_null(impl_refusal(twi_cpu_point_impls, "dropout.apply", &call));
+    impl_operand(&call, 1, TWI_REAL, &image, NULL);
+    assert_non_null(impl_refusal(twi_cpu_point_impls, "relu.forward", &call));
+    assert_non_null(impl_refusal(twi_cpu_point_impls, "dropout.apply", &call));
+    assert_null(impl_refusal(twi_cpu_point_impls, "reshape.copy", &call));
+    /* Another image, both channels innermost: a permutation that no loop here makes. */
+    const impl_shape other = {4, {2, 6, 2, 5}, true};
+    impl_operand(&call, 0, TWI_REAL, &other, NULL);
+    assert_non_null(impl_refusal(twi_cpu_point_impls, "reshape.copy", &call));
+}
+
+/* ---- copy ---- */
+
+static void copies_keep_the_logical_order(void **state) {
+    (void)state;
+    static const int64_t images[][4] = {{2, 16, 5, 5}, {1, 1, 3, 4}, {3, 17, 6, 7}, {2, 40, 1, 1}, {1, 33, 9, 4}};
+    IMPL_EACH_ISA(isa)
+    for (int s = 0; s < COUNT(images); s++) {
+        impl_shape image = {4, {0}, true}, flat = {2, {0}, false};
+        memcpy(image.dim, images[s], sizeof image.dim);
+        flat.dim[0] = image.dim[0];
+        flat.dim[1] = impl_count(&image) / image.dim[0];
+        float *x = impl_floats(impl_count(&image)), *y = impl_floats(impl_count(&image)),
+              *z = impl_floats(impl_count(&image));
+        twi_call call = {0};
+        impl_operand(&call, 0, TWI_REAL, &image, x);
+        impl_operand(&call, 1, TWI_REAL, &flat, y);
+        impl_run(twi_cpu_point_impls, "reshape.copy", (twi_isa)isa, &call);
+        int64_t i = 0;
+        for (int64_t n = 0; n < image.dim[0]; n++)
+            for (int64_t c = 0; c < image.dim[1]; c++)
+                for (int64_t h = 0; h < image.dim[2]; h++)
+                    for (int64_t w = 0; w < image.dim[3]; w++, i++) assert_true(y[i] == x[impl_at(&image, n, c, h, w)]);
+        impl_operand(&call, 0, TWI_REAL, &flat, y);
+        impl_operand(&call, 1, TWI_REAL, &image, z);
+        impl_run(twi_cpu_point_impls, "reshape.copy", (twi_isa)isa, &call);
+        assert_memory_equal(z, x, (size_t)i * sizeof(float));
+        memset(z, 0, (size_t)i * sizeof(float));
+        impl_operand(&call, 0, TWI_REAL, &image, x);
+        impl_run(twi_cpu_point_impls, "reshape.copy", (twi_isa)isa, &call);
+        assert_memory_equal(z, x, (size_t)i * sizeof(float));
+        impl_release();
+    }
+}
+
+/* ---- dropout: the draws are those of twi_draw, one by one, whatever the layout and the chunk ---- */
+
+static void dropout_follows_its_definition(void **state) {
+    (void)state;
+    static const impl_shape values[] = {
+        {2, {3, 37}, false}, {4, {2, 5, 3, 3}, true}, {4, {2, 8, 5, 4}, false}, {2, {2, 1}, false}};
+    static const float rates[] = {0.25f, 0.5f, 0.999f, 1, 0};
+    IMPL_EACH_ISA(isa)
+    for (int s = 0; s < COUNT(values); s++)
+        for (int r = 0; r < COUNT(rates); r++) {
+            const impl_shape *shape = &values[s];
+            int64_t count = impl_count(shape), sample = count / shape->dim[0];
+            const twi_dropout_attrs attrs = {rates[r]};
+            /* The last index crosses 2^32. */
+            twi_control control = {.seed = 7, .attempt = 3};
+            twi_call call = {.attrs = &attrs, .control = &control, .stream = 0x123456789ABCDEFu};
+            call.sample = s == 0 ? INT64_C(0x400000000) / sample : 5;
+            float *x = impl_floats(count), *y = impl_floats(count);
+            x[0] = NAN;
+            impl_operand(&call, 0, TWI_REAL, shape, x);
+            impl_operand(&call, 1, TWI_REAL, shape, y);
+            impl_run(twi_cpu_point_impls, "dropout.apply", (twi_isa)isa, &call);
+            for (int64_t n = 0; n < shape->dim[0]; n++)
+                for (int64_t i = 0; i < sample; i++) {
+                    int64_t width = shape->rank == 4 ? shape->dim[3] : 1, height = shape->rank == 4 ? shape->dim[2] : 1;
+                    int64_t at = impl_at(shape, n, i / width / height, i / width % height, i % width);
+                    uint64_t index = (uint64_t)((call.sample + n) * sample + i);
+                    uint32_t word[4];
+                    twi_draw(7, TWI_PURPOSE_DROPOUT, call.stream ^ 4 * 0x9E3779B97F4A7C15u, index / 4, word);
+                    bool kept = (double)(word[index % 4] >> 8) / 16777216.0 >= rates[r];
+                    impl_close(kept ? x[at] / (1 - (double)rates[r]) : 0, y[at], 1e-6, "dropout", at);
+                }
+            impl_release();
+        }
+}
+
+/* ---- losses ---- */
+
+/* Cross-entropy of a row in double: the loss and its gradient. */
+static double row_loss(const float *x, int64_t classes, int32_t label, double smoothing, double *gradient) {
+    double largest = x[0], sum = 0, loss = 0;
+    for (int64_t c = 1; c < classes; c++) largest = x[c] > largest ? x[c] : largest;
+    for (int64_t c = 0; c < classes; c++) sum += exp(x[c] - largest);
+    for (int64_t c = 0; c < classes; c++) {
+        double target = (c == label) * (1 - smoothing) + smoothing / (double)classes, logp = x[c] - largest - log(sum);
+        gradient[c] = exp(logp) - target;
+        if (target > 0) loss -= target * logp;
+    }
+    return loss;
+}
+
+typedef struct loss_case {
+    int64_t rows, classes;
+    const float *x;
+    const int32_t *labels;
+    float smoothing, seed, loss, *dx;
+    twi_control control;
+} loss_case;
+
+static void call_loss(loss_case *t, bool fused, twi_isa isa, bool first) {
+    const twi_cross_entropy_attrs attrs = {t->smoothing};
+    const impl_shape two = {2, {t->rows, t->classes}, false};
+    twi_call call = {.attrs = &attrs, .control = &t->control, .first = first, .sample = 10, .node = 3};
+    float *logp = impl_floats(t->rows * t->classes);
+    memcpy(t->dx, t->x, (size_t)(t->rows * t->classes) * sizeof(float)); /* dx in the place of x */
+    if (!fused) {
+        twi_call forward = call;
+        impl_operand(&forward, 0, TWI_REAL, &two, t->dx);
+        impl_operand(&forward, 1, TWI_ACC, &two, logp);
+        impl_run(twi_cpu_point_impls, "cross_entropy.log_softmax", isa, &forward);
+    }
+    impl_operand(&call, 0, fused ? TWI_REAL : TWI_ACC, &two, fused ? t->dx : logp);
+    impl_rows(&call, 1, TWI_I32, 1, t->rows, (void *)(uintptr_t)t->labels);
+    impl_rows(&call, 2, TWI_ACC, 1, 1, &t->seed);
+    if (fused) impl_rows(&call, 3, TWI_ACC, 1, 1, &t->loss);
+    impl_operand(&call, 3 + fused, TWI_REAL, &two, t->dx);
+    impl_run(twi_cpu_point_impls, fused ? "softmax_cross_entropy.both" : "cross_entropy.backward", isa, &call);
+}
+
+static void cross_entropy(void **state) {
+    (void)state;
+    static const int64_t classes[] = {1, 2, 3, 8, 10, 16, 17, 100, 1000};
+    static const float smoothings[] = {0, 0.2f};
+    IMPL_EACH_ISA(isa)
+    for (int k = 0; k < COUNT(classes); k++)
+        for (int s = 0; s < 2; s++)
+            for (int fused = 0; fused < 2; fused++) {
+                enum { ROWS = 5 };
+                int32_t labels[ROWS];
+                float *x = impl_floats(ROWS * classes[k]);
+                for (int64_t i = 0; i < ROWS * classes[k]; i++) x[i] *= 20;
+                for (int n = 0; n < ROWS; n++) labels[n] = (int32_t)(n * 7 % classes[k]);
+                loss_case t = {ROWS, classes[k], x, labels, smoothings[s], 0.2f, 100, impl_floats(ROWS * classes[k]),
+                               {0}};
+                call_loss(&t, fused, (twi_isa)isa, false);
+                double loss = 100, gradient[1000];
+                for (int n = 0; n < ROWS; n++) {
+                    loss += row_loss(x + n * classes[k], classes[k], labels[n], smoothings[s], gradient);
+                    for (int64_t c = 0; c < classes[k]; c++)
+                        impl_close(gradient[c] * 0.2, t.dx[n * classes[k] + c], 1e-6, "gradient", c);
+                }
+                if (fused) impl_close(loss, t.loss, 1e-6, "loss", 0);
+                impl_release();
+            }
+}
+
+/* Losses far beyond what an exponential holds are exact; closed forms. */
+static void huge_logits(void **state) {
+    (void)state;
+    static const struct {
+        float x[3];
+        int64_t classes;
+        int32_t label;
+        double loss, gradient[3];
+    } rows[] = {
+        {{1000, 0}, 2, 1, 1000, {1, -1}},
+        {{1000, 0}, 2, 0, 0, {0, 0}},
+        {{1e8f, 1e8f}, 2, 0, 0.6931472, {-0.5, 0.5}},
+        {{60000, -60000, 0}, 3, 1, 120000, {1, -1, 0}},
+        {{-INFINITY, 0, 0}, 3, 1, 0.6931472, {0, -0.5, 0.5}},
+        {{-INFINITY, 0, 0}, 3, 0, INFINITY, {-1, 0.5, 0.5}},
+        {{INFINITY, 0, 1}, 3, 0, NAN, {NAN, NAN, NAN}},
+        {{0, NAN, 1}, 3, 0, NAN, {NAN, NAN, NAN}},
+    };
+    IMPL_EACH_ISA(isa)
+    for (int r = 0; r < COUNT(rows); r++)
+        for (int fused = 0; fused < 2; fused++) {
+            float *dx = impl_floats(3);
+            loss_case t = {1, rows[r].classes, rows[r].x, &rows[r].label, 0, 1, 0, dx, {0}};
+            call_loss(&t, fused, (twi_isa)isa, true);
+            if (fused && isinf(rows[r].loss))
+                assert_true(isinf(t.loss));
+            else if (fused)
+                impl_close(rows[r].loss, t.loss, 1e-6, "loss", r);
+            for (int64_t c = 0; c < rows[r].classes; c++) impl_close(rows[r].gradient[c], dx[c], 1e-6, "gradient", c);
+            impl_release();
+        }
+}
+
+/* A label that is none raises a fault with its sample; its gradient is 0 and the others' is not. */
+static void labels_outside(void **state) {
+    (void)state;
+    static const int32_t labels[] = {0, 3, -1};
+    IMPL_EACH_ISA(isa)
+    for (int fused = 0; fused < 2; fused++) {
+        float *x = impl_floats(9), *dx = impl_floats(9);
+        loss_case t = {3, 3, x, labels, 0.1f, 1, 0, dx, {0}};
+        call_loss(&t, fused, (twi_isa)isa, true);
+        for (int c = 0; c < 3; c++) assert_true(dx[c] != 0 && dx[3 + c] == 0 && dx[6 + c] == 0);
+        if (fused) {
+            assert_int_equal(t.control.fault.code, TW_ERROR_LABEL);
+            assert_int_equal(t.control.fault.sample, 11);
+            assert_int_equal(t.control.fault.node, 3);
+            assert_true(t.control.fault.value == 3 && isfinite(t.loss));
+        }
+        impl_release();
+    }
+}
+
+/* Every exponent of the exponential, through a softmax of two. */
+static void softmax_is_accurate(void **state) {
+    (void)state;
+    IMPL_EACH_ISA(isa)
+    for (float x = 0; x > -110; x -= 0.37f) {
+        float row[2] = {0, x}, y[2];
+        const impl_shape two = {2, {1, 2}, false};
+        twi_call call = {0};
+        impl_operand(&call, 0, TWI_REAL, &two, row);
+        impl_operand(&call, 1, TWI_REAL, &two, y);
+        impl_run(twi_cpu_point_impls, "softmax.forward", (twi_isa)isa, &call);
+        double want = exp(x) / (1 + exp(x));
+        if (want < 0x1p-126) want = 0; /* below the normal numbers */
+        if (!(fabs(y[1] - want) <= 4e-7 * want)) fail_msg("softmax of %.9g is %.9g, expected %.9g", x, y[1], want);
+    }
+}
+
+/* ---- updates ---- */
+
+static const twi_update_segment segments[] = {{2, 30, 1, 0.1f}, {30, 31, 0.5f, 0}, {40, 61, 2, 0.01f}};
+enum { ELEMENTS = 64 };
+
+static void sgd(void **state) {
+    (void)state;
+    IMPL_EACH_ISA(isa)
+    for (int kind = 0; kind < 3; kind++) { /* plain, momentum, Nesterov */
+        float *w = impl_floats(ELEMENTS), *g = impl_floats(ELEMENTS), *m = kind ? impl_floats(ELEMENTS) : NULL;
+        double want_w[ELEMENTS], want_m[ELEMENTS];
+        for (int i = 0; i < ELEMENTS; i++) want_w[i] = w[i], want_m[i] = m ? m[i] : 0;
+        const twi_update_attrs attrs = {
+            .segment_count = 3, .segment = segments, .momentum = 0.9f, .nesterov = kind == 2};
+        twi_control control = {.learning_rate = 0.1};
+        for (int64_t begin = 0; begin < ELEMENTS; begin += 27) { /* three ranges, not at the segments' ends */
+            twi_call call = {.attrs = &attrs, .control = &control, .begin = begin};
+            call.end = begin + 27 < ELEMENTS ? begin + 27 : ELEMENTS;
+            impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
+            impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
+            impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
+            impl_run(twi_cpu_point_impls, "sgd.update", (twi_isa)isa, &call);
+        }
+        for (int s = 0; s < 3; s++)
+            for (int64_t i = segments[s].begin; i < segments[s].end; i++) {
+                double d = g[i] + segments[s].weight_decay * want_w[i];
+                want_m[i] = 0.9f * want_m[i] + d;
+                if (kind) d = kind == 2 ? d + 0.9f * want_m[i] : want_m[i];
+                want_w[i] -= 0.1 * segments[s].rate_scale * d;
+            }
+        for (int i = 0; i < ELEMENTS; i++) {
+            impl_close(want_w[i], w[i], 1e-6, "sgd", i);
+            if (m) impl_close(want_m[i], m[i], 1e-6, "momentum", i);
+        }
+        impl_release();
+    }
+}
+
+static void adamw(void **state) {
+    (void)state;
+    IMPL_EACH_ISA(isa) {
+        float *w = impl_floats(ELEMENTS), *g = impl_floats(ELEMENTS), *m = impl_floats(ELEMENTS),
+              *v = impl_floats(ELEMENTS);
+        double want_w[ELEMENTS], want_m[ELEMENTS] = {0}, want_v[ELEMENTS] = {0};
+        memset(m, 0, ELEMENTS * sizeof(float));
+        memset(v, 0, ELEMENTS * sizeof(float));
+        for (int i = 0; i < ELEMENTS; i++) want_w[i] = w[i];
+        const twi_update_attrs attrs = {
+            .segment_count = 3, .segment = segments, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
+        for (int t = 1; t <= 3; t++) {
+            twi_control control = {.learning_rate = 0.01, .update = (uint64_t)t - 1};
+            twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = ELEMENTS};
+            impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
+            impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
+            impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
+            impl_rows(&call, 3, TWI_ACC, 1, ELEMENTS, v);
+            impl_run(twi_cpu_point_impls, "adamw.update", (twi_isa)isa, &call);
+            for (int s = 0; s < 3; s++)
+                for (int64_t i = segments[s].begin; i < segments[s].end; i++) {
+                    double rate = 0.01 * segments[s].rate_scale, b1 = 0.9f, b2 = 0.999f;
+                    want_m[i] = b1 * want_m[i] + (1 - b1) * g[i];
+                    want_v[i] = b2 * want_v[i] + (1 - b2) * g[i] * g[i];
+                    want_w[i] = want_w[i] * (1 - rate * segments[s].weight_decay) -
+                                rate * want_m[i] / (1 - pow(b1, t)) / (sqrt(want_v[i] / (1 - pow(b2, t))) + 1e-8);
+                }
+        }
+        for (int i = 0; i < ELEMENTS; i++) impl_close(want_w[i], w[i], 2e-6, "adamw", i);
+        impl_release();
+    }
+}
+
+static void updates_stop_at_a_fault(void **state) {
+    (void)state;
+    IMPL_EACH_ISA(isa) {
+        float *w = impl_floats(ELEMENTS), *g = impl_floats(ELEMENTS), *m = impl_floats(ELEMENTS),
+              *v = impl_floats(ELEMENTS);
+        float before[3][ELEMENTS];
+        memcpy(before[0], w, sizeof before[0]), memcpy(before[1], m, sizeof before[1]),
+            memcpy(before[2], v, sizeof before[2]);
+        const twi_update_attrs attrs = {
+            .segment_count = 3, .segment = segments, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.99f};
+        twi_control control = {.learning_rate = 0.1};
+        control.fault.code = TW_ERROR_LABEL;
+        twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = ELEMENTS};
+        impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
+        impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
+        impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
+        impl_run(twi_cpu_point_impls, "sgd.update", (twi_isa)isa, &call);
+        impl_rows(&call, 3, TWI_ACC, 1, ELEMENTS, v);
+        impl_run(twi_cpu_point_impls, "adamw.update", (twi_isa)isa, &call);
+        assert_memory_equal(w, before[0], sizeof before[0]);
+        assert_memory_equal(m, before[1], sizeof before[1]);
+        assert_memory_equal(v, before[2], sizeof before[2]);
+        impl_release();
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bias),
+        cmocka_unit_test(bias_relu),
+        cmocka_unit_test(relu_and_add),
+        cmocka_unit_test(mixed_orders_are_refused),
+        cmocka_unit_test(copies_keep_the_logical_order),
+        cmocka_unit_test(dropout_follows_its_definition),
+        cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(huge_logits),
+        cmocka_unit_test(labels_outside),
+        cmocka_unit_test(softmax_is_accurate),
+        cmocka_unit_test(sgd),
+        cmocka_unit_test(adamw),
+        cmocka_unit_test(updates_stop_at_a_fault),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,16 +1,17 @@
-/* The end of a residual block in one pass: batch norm's last pass, the shortcut added, relu; and the backward passes that read
- * the relu's mask.
+/* The end of a residual block in one pass: batch norm's last pass, the shortcut added, relu; and the backward passes
+ * that read the relu's mask.
  *
  *   t = scale[c] * x + offset[c] + r     y = t < 0 ? 0 : t     mask = !(t <= 0)
  *
  * The gradient of the shortcut r is mask ? dy : 0: written by relu.backward_masked, or added to another contribution by
- * add.masked. Batch norm's own backward passes are those of fused_batch_norm_relu.c. Reached by the fusion pass alone. */
+ * add.masked. Batch norm's own backward passes are those of fused_batch_norm_relu.c. Reached by fusion alone. */
 #include "kernels.h"
 
 /* ---- specification ---- */
 
 static void apply_add_relu_run(const twi_call *call) {
-    const twi_operand *xo = &call->operand[0], *ro = &call->operand[2], *yo = &call->operand[3], *mo = &call->operand[4];
+    const twi_operand *xo = &call->operand[0], *ro = &call->operand[2];
+    const twi_operand *yo = &call->operand[3], *mo = &call->operand[4];
     const tw_real *x = TWI_DATA(const tw_real, call, 0), *coef = TWI_DATA(const tw_real, call, 1);
     const tw_real *r = TWI_DATA(const tw_real, call, 2);
     tw_real *y = TWI_DATA(tw_real, call, 3);
@@ -44,7 +45,8 @@ static void relu_backward_masked_run(const twi_call *call) {
 }
 
 static void add_masked_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1], *bo = &call->operand[2], *yo = &call->operand[3];
+    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1];
+    const twi_operand *bo = &call->operand[2], *yo = &call->operand[3];
     const tw_real *dy = TWI_DATA(const tw_real, call, 0), *b = TWI_DATA(const tw_real, call, 2);
     tw_real *y = TWI_DATA(tw_real, call, 3);
     for (int64_t n = 0; n < twi_dim(dyo, 0); n++) {
@@ -115,8 +117,8 @@ static const twi_case cases[] = {
     {NULL, {0}},
 };
 
-/* relu(norm(x) + shortcut). The shortcut is an input; a second batch norm, as where a block changes its width; or the relu of
- * one, whose value a further sum reads too, so that its gradient has two contributions. */
+/* relu(norm(x) + shortcut). The shortcut is an input; a second batch norm, as where a block changes its width; or the
+ * relu of one, whose value a further sum reads too, so that its gradient has two contributions. */
 static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     static const char *const names[7] = {"norm", "x", "gamma", "beta", "mean", "var", "batches"};
     static const char *const others[7] = {"norm2", "x2", "gamma2", "beta2", "mean2", "var2", "batches2"};

@@ -2,8 +2,9 @@
  *
  *   t = scale[c] * x + offset[c]     y = t < 0 ? 0 : t     mask = !(t <= 0)
  *
- * The mask is one bit an element, so that the backward needs neither y nor t: a 32nd of the memory. Its passes are those of
- * batch norm with dy replaced by mask ? dy : 0. The statistics are batch norm's own. Reached by the fusion pass alone. */
+ * The mask is one bit an element, so that the backward needs neither y nor t: a 32nd of the memory. Its passes are
+ * those of batch norm with dy replaced by mask ? dy : 0. The statistics are batch norm's own. Reached by the fusion
+ * pass alone. */
 #include "kernels.h"
 
 /* ---- specification ---- */
@@ -51,7 +52,8 @@ static void backward_sums_masked_run(const twi_call *call) {
 }
 
 static void backward_apply_masked_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1], *xo = &call->operand[2], *dxo = &call->operand[4];
+    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1];
+    const twi_operand *xo = &call->operand[2], *dxo = &call->operand[4];
     const tw_real *dy = TWI_DATA(const tw_real, call, 0), *x = TWI_DATA(const tw_real, call, 2);
     const tw_real *dcoef = TWI_DATA(const tw_real, call, 3);
     tw_real *dx = TWI_DATA(tw_real, call, 4);

@@ -1,4 +1,5 @@
-/* Softmax, cross-entropy and its gradient in one pass over the logits: a training step then never stores the log-probabilities.
+/* Softmax, cross-entropy and its gradient in one pass over the logits: a training step then never stores the
+ * log-probabilities.
  *
  *   loss += -sum_c target[n,c] * logp[n,c]     dx[n,c] = (exp(logp[n,c]) - target[n,c]) * seed
  *

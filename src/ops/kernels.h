@@ -1,5 +1,5 @@
-/* What op files share: kernel records used outside their own file (every other kernel is static) and the pieces of batch
- * norm that its fused forms build on. */
+/* What op files share: kernel records used outside their own file (every other kernel is static) and the pieces of
+ * batch norm that its fused forms build on. */
 #ifndef TWI_OPS_KERNELS_H
 #define TWI_OPS_KERNELS_H
 
@@ -14,7 +14,7 @@ extern const twi_kernel TWI_NAME(twi_kernel_relu_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_reshape_copy);   /* op_reshape.c */
 
 /* Rows of batch norm's per-channel buffers [rows, C]. */
-enum { TWI_NORM_MEAN, TWI_NORM_INVERSE, TWI_NORM_SCALE, TWI_NORM_OFFSET, TWI_NORM_COEFFICIENTS }; /* y = scale*x + offset */
+enum { TWI_NORM_MEAN, TWI_NORM_INVERSE, TWI_NORM_SCALE, TWI_NORM_OFFSET, TWI_NORM_COEFFICIENTS };
 enum { TWI_NORM_SUM, TWI_NORM_PRODUCT, TWI_NORM_COUNT, TWI_NORM_SUMS };
 enum { TWI_NORM_A, TWI_NORM_B, TWI_NORM_K, TWI_NORM_GRADIENTS }; /* dx = A*dy + B*x + K */
 
@@ -28,8 +28,8 @@ static inline tw_real twi_class_target(tw_real smoothing, int64_t classes, int64
     return (c == label ? 1 - smoothing : 0) + smoothing / (tw_real)classes;
 }
 
-/* For cases: a batch norm of its own input x, c->p = {N, C, H, W} (H 0: [N, C]). names: node, x, gamma, beta, mean, var,
- * batches. op_batch_norm.c */
+/* For cases: a batch norm of its own input x, c->p = {N, C, H, W} (H 0: [N, C]). names: node, x, gamma, beta, mean,
+ * var, batches. op_batch_norm.c */
 tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c, const char *const names[7]);
 
 /* For cases: the ops whose cases a fused form extends by bias and relu, and that extension. */

@@ -3,8 +3,8 @@
  *   m = beta1 * m + (1 - beta1) * g     v = beta2 * v + (1 - beta2) * g^2
  *   w = w * (1 - rate * weight_decay) - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
  *
- * with rate = learning_rate * rate_scale. The decay acts on the weight itself and does not pass through the moments; epsilon
- * is added after the bias correction. Does nothing in a run that has a fault.
+ * with rate = learning_rate * rate_scale. The decay acts on the weight itself and does not pass through the moments;
+ * epsilon is added after the bias correction. Does nothing in a run that has a fault.
  * Source: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019; Kingma, Ba, "Adam", ICLR 2015. */
 #include "attrs.h"
 #include "kernels.h"

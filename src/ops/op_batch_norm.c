@@ -2,14 +2,15 @@
  *
  *   y = gamma[c] * (x - mean[c]) / sqrt(var[c] + epsilon) + beta[c]
  *
- * Training: mean and var are those of the batch (var divides by n, the elements of a channel). The running statistics move
- * towards the batch's with weight `momentum`, the running variance with the estimate that divides by n - 1; a channel of one
- * element has no such estimate and uses the other, 0: a last batch of one trains on and spoils nothing.
+ * Training: mean and var are those of the batch (var divides by n, the elements of a channel). The running statistics
+ * move towards the batch's with weight `momentum`, the running variance with the estimate that divides by n - 1; a
+ * channel of one element has no such estimate and uses the other, 0: a last batch of one trains on and spoils nothing.
  * Inference: mean and var are the running ones.
- * Backward: dx = gamma * inv * (dy - sum(dy)/n - (x - mean) * inv^2 * sum(dy * (x - mean))/n), inv = 1/sqrt(var + epsilon),
- * written as A*dy + B*x + K with three numbers a channel.
- * Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. Shifting the data before summing squares: Chan, Golub, LeVeque,
- * "Algorithms for computing the sample variance", 1983; the running mean is the shift, being close to the batch's. */
+ * Backward: dx = gamma * inv * (dy - sum(dy)/n - (x - mean) * inv^2 * sum(dy * (x - mean))/n) with
+ * inv = 1/sqrt(var + epsilon), written as A*dy + B*x + K: three numbers a channel.
+ * Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. Shifting the data before summing squares: Chan, Golub,
+ * LeVeque, "Algorithms for computing the sample variance", 1983; the running mean is the shift, being close to the
+ * batch's. */
 #include "attrs.h"
 #include "kernels.h"
 #include "rules.h"
@@ -29,22 +30,24 @@ static tw_status infer(twi_infer *infer) {
     const twi_shape *x = &infer->input[IN_X];
     char text[TWI_SHAPE_TEXT];
     if (x->rank != 2 && x->rank != 4)
-        return TWI_FAIL(TW_ERROR_SHAPE, "batch_norm '%s': input is %s, expected [N, C] or [N, C, H, W]; reshape it first",
+        return TWI_FAIL(TW_ERROR_SHAPE, "batch_norm '%s': input is %s, expected [N, C] or [N, C, H, W]; reshape it",
                         infer->name, twi_shape_text(x, text));
     TWI_TRY(twi_rule_input(infer, IN_X, names[IN_X], x->rank, true));
     for (int i = IN_GAMMA; i < INPUTS; i++) {
         TWI_TRY(twi_rule_input(infer, i, names[i], 1, false));
         int64_t expected = i == IN_BATCHES ? 1 : x->dim[1];
         if (infer->input[i].dim[0] != expected)
-            return TWI_FAIL(TW_ERROR_SHAPE, "batch_norm '%s': %s is %s, expected [%" PRId64 "]; the input has %" PRId64
-                            " channels", infer->name, names[i], twi_shape_text(&infer->input[i], text), expected, x->dim[1]);
+            return TWI_FAIL(TW_ERROR_SHAPE,
+                            "batch_norm '%s': %s is %s, expected [%" PRId64 "]: the input has %" PRId64 " channels",
+                            infer->name, names[i], twi_shape_text(&infer->input[i], text), expected, x->dim[1]);
     }
     if (!(attrs->epsilon > 0))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "batch_norm '%s': epsilon is %g, expected more than 0; 1e-5 is usual",
                         infer->name, attrs->epsilon);
     if (!(attrs->momentum >= 0 && attrs->momentum <= 1))
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "batch_norm '%s': momentum is %g, expected 0 to 1: the weight of the newest batch "
-                        "in the running statistics; 0.1 is usual", infer->name, attrs->momentum);
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "batch_norm '%s': momentum, the weight of the newest batch, is %g, expected 0 to 1, e.g. 0.1",
+                        infer->name, attrs->momentum);
     return twi_rule_output(infer, *x);
 }
 
@@ -66,9 +69,10 @@ static void forward(twi_lower *lower, const twi_node *node) {
     if (twi_lower_training(lower)) {
         twi_ref sums = channel_rows(lower, "sums", TWI_NORM_SUMS);
         twi_lower_step(lower, &statistics, (twi_ref[]){x, mean, sums});
-        twi_lower_step(lower, &finalize, (twi_ref[]){sums, gamma, beta, mean, var, twi_lower_input(lower, IN_BATCHES), coef,
-                                                     twi_lower_shadow(lower, IN_MEAN), twi_lower_shadow(lower, IN_VAR),
-                                                     twi_lower_shadow(lower, IN_BATCHES)});
+        twi_ref batches = twi_lower_input(lower, IN_BATCHES);
+        twi_lower_step(lower, &finalize,
+                       (twi_ref[]){sums, gamma, beta, mean, var, batches, coef, twi_lower_shadow(lower, IN_MEAN),
+                                   twi_lower_shadow(lower, IN_VAR), twi_lower_shadow(lower, IN_BATCHES)});
         twi_lower_save(lower, SAVED_COEF, coef);
     } else {
         twi_lower_step(lower, &from_running, (twi_ref[]){gamma, beta, mean, var, coef});

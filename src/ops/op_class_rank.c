@@ -2,8 +2,8 @@
  *
  *   rank[n] = #{c : x[n,c] > x[n,label] or (x[n,c] == x[n,label] and c < label)}
  *
- * A sample whose logits hold any NaN, or whose label is outside 0..C-1, has rank C: never a hit, however k is chosen. No
- * gradient flows through it. */
+ * A sample whose logits hold any NaN, or whose label is outside 0..C-1, has rank C: never a hit, however k is chosen.
+ * No gradient flows through it. */
 #include "kernels.h"
 #include "rules.h"
 

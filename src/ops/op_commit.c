@@ -1,10 +1,18 @@
 /* The end of a run: persistent state changes only here and in the optimizer, and only if no step raised a fault.
  *
+ *   check:    a loss that is not finite is a fault
  *   copy:     target = source (running statistics from their shadows)
- *   advance:  attempt = attempt + 1 always: the next run draws other samples and masks; update = update + 1 without fault */
+ *   advance:  update = update + 1 (attempts are counted by whoever starts the run: they advance whatever happens) */
 #include "kernels.h"
 
+#include <math.h>
+
 /* ---- specification ---- */
+
+static void check_run(const twi_call *call) {
+    const tw_real *loss = TWI_DATA(const tw_real, call, 0);
+    if (!isfinite(loss[0])) twi_fault_raise(call->control, TW_ERROR_NUMERIC, call->node, INT64_MAX, (double)loss[0]);
+}
 
 static void copy_run(const twi_call *call) {
     if (twi_fault_raised(call->control)) return;
@@ -14,11 +22,18 @@ static void copy_run(const twi_call *call) {
 }
 
 static void advance_run(const twi_call *call) {
-    call->control->attempt++;
     if (!twi_fault_raised(call->control)) call->control->update++;
 }
 
 /* ---- kernels ---- */
+
+static const twi_kernel check = {
+    .name = "commit.check",
+    .operand_count = 1,
+    .operand = {{"loss", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
+    .split = TWI_AT_ONCE,
+    .run = check_run,
+};
 
 static const twi_kernel copy = {
     .name = "commit.copy",
@@ -36,10 +51,10 @@ static const twi_kernel advance = {
 
 /* ---- record: appended to a program by its update pass, never a node of a graph ---- */
 
-static const twi_kernel *const kernels[] = {&copy, &advance, NULL};
+static const twi_kernel *const kernels[] = {&check, &copy, &advance, NULL};
 
 const twi_op TWI_NAME(twi_op_commit) = {
     .name = "commit",
-    .formula = "target = source, attempt + 1, update + 1: unless a step raised a fault",
+    .formula = "target = source, update + 1: unless a step raised a fault",
     .kernels = kernels,
 };

@@ -4,9 +4,9 @@
  *   target[n,c] = (1 - s) * (c == label[n]) + s / C, s = label_smoothing
  *   loss = -sum_n sum_c target[n,c] * logp[n,c]      dx[n,c] = (exp(logp[n,c]) - target[n,c]) * seed
  *
- * The sum becomes the mean through the seed, one over the weight of all samples of an update: so micro-batches of unequal
- * length count right. Huge logits give the true loss, however large; an infinite one gives NaN or an infinite loss. A label
- * outside 0..C-1 raises a fault: the sample adds nothing to the loss, and its gradient is 0.
+ * The sum becomes the mean through the seed, one over the weight of all samples of an update: so micro-batches of
+ * unequal length count right. Huge logits give the true loss, however large; an infinite one gives NaN or an infinite
+ * loss. A label outside 0..C-1 raises a fault: the sample adds nothing to the loss, and its gradient is 0.
  * Source: label smoothing, Szegedy et al., "Rethinking the Inception architecture", CVPR 2016. */
 #include "attrs.h"
 #include "kernels.h"

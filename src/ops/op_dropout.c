@@ -1,12 +1,13 @@
-/* Dropout: in training every element becomes 0 with probability `rate`, and what is kept is scaled so that the mean stays.
+/* Dropout: in training every element becomes 0 with probability `rate`, and what is kept is scaled so that the mean
+ * stays.
  *
  *   y = kept ? x / (1 - rate) : 0      dx = kept ? dy / (1 - rate) : 0
  *
- * The mask is not stored but drawn again in the backward. A draw is named by seed, node, attempt, position of the sample in the
- * effective batch and logical index in the sample, so layout, micro-batches and threads do not matter. Rate 0 and inference are
- * the identity, bit for bit; rate 1 gives zeros.
- * Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014, in the form that
- * scales in training. */
+ * The mask is not stored but drawn again in the backward. A draw is named by seed, node, attempt, position of the
+ * sample in the effective batch and logical index in the sample, so layout, micro-batches and threads do not matter.
+ * Rate 0 and inference are the identity, bit for bit; rate 1 gives zeros.
+ * Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014, in the
+ * form that scales in training. */
 #include "attrs.h"
 #include "base/philox.h"
 #include "kernels.h"
@@ -18,7 +19,8 @@ static tw_status infer(twi_infer *infer) {
     const twi_dropout_attrs *attrs = infer->attrs;
     TWI_TRY(twi_rule_input(infer, 0, "the input", infer->input[0].rank, true));
     if (!(attrs->rate >= 0 && attrs->rate <= 1))
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "dropout '%s': rate is %g, expected 0 to 1: the probability that an element becomes 0",
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "dropout '%s': rate, the probability that an element becomes 0, is %g, expected 0 to 1",
                         infer->name, attrs->rate);
     return twi_rule_output(infer, infer->input[0]);
 }

@@ -1,15 +1,15 @@
 /* The learning rate of the update under way, from the number u = 0, 1, .. of updates committed before it.
  *
- *   warm-up, u < warmup:   base * (u + 1) / warmup: the first update already learns, the last one of the warm-up has base
+ *   warm-up, u < warmup:   base * (u + 1) / warmup: the first update already learns, the last of them has base
  *   constant:              base
  *   step:                  base * factor^floor(u / every), u counted from the start, warm-up included
  *   cosine:                minimum + (base - minimum) * (1 + cos(pi * t)) / 2
- *       after a warm-up    t = (u - warmup + 1) / (total - warmup): base is not used twice, and the last update has minimum
+ *       after a warm-up    t = (u - warmup + 1) / (total - warmup): base is not used twice, the last update has minimum
  *       without            t = u / total: the first update has base
  *   From u = total on, cosine stays at its last value. No rate is above base, and after the peak none rises.
  *
  * u counts committed updates, so a refused one does not use up a place in the schedule.
- * Source: Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017 (without the restarts). */
+ * Source: Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, without restarts. */
 #include "attrs.h"
 #include "kernels.h"
 

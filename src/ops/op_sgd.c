@@ -4,9 +4,9 @@
  *   momentum buffer b = momentum * b + g;  d = nesterov ? g + momentum * b : b;  without momentum d = g
  *   w = w - learning_rate * rate_scale * d
  *
- * The buffer holds gradients, not steps: after a drop of the learning rate the very next step is short (the form PyTorch uses;
- * the other form, which keeps steps in the buffer, differs there). It starts as 0, so the first step is the plain gradient.
- * Does nothing in a run that has a fault.
+ * The buffer holds gradients, not steps: after a drop of the learning rate the very next step is short (the form
+ * PyTorch uses; the other form, which keeps steps in the buffer, differs there). It starts as 0, so the first step is
+ * the plain gradient. Does nothing in a run that has a fault.
  * Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013. */
 #include "attrs.h"
 #include "kernels.h"

@@ -1,6 +1,7 @@
 /* Softmax over the classes of each sample.
  *
- *   y[n,c] = exp(x[n,c] - m) / sum_k exp(x[n,k] - m), m = max_k x[n,k]      dx[n,c] = y[n,c] * (dy[n,c] - sum_k dy[n,k] y[n,k])
+ *   y[n,c] = exp(x[n,c] - m) / sum_k exp(x[n,k] - m), m = max_k x[n,k]
+ *   dx[n,c] = y[n,c] * (dy[n,c] - sum_k dy[n,k] * y[n,k])
  *
  * Subtracting the largest keeps every exponential within 0..1, and the sum at 1 or more. For a classification loss use
  * cross_entropy on the logits instead: it needs no softmax before it.
@@ -28,8 +29,9 @@ static void forward(twi_lower *lower, const twi_node *node) {
 
 static void backward(twi_lower *lower, const twi_node *node) {
     (void)node;
-    twi_lower_step(lower, &softmax_backward, (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_output(lower, 0),
-                                                         twi_lower_input_gradient(lower, 0)});
+    twi_lower_step(lower, &softmax_backward,
+                   (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_output(lower, 0),
+                               twi_lower_input_gradient(lower, 0)});
 }
 
 /* ---- specification ---- */

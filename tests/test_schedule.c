@@ -82,7 +82,7 @@ static void steps_drop_after_whole_periods(void **state) {
 
 static void constant_stays(void **state) {
     (void)state;
-    const twi_schedule_attrs attrs = {.kind = CONSTANT, .base = 0.1, .warmup = 2, .total = 3, .every = 1, .factor = 0.5};
+    const twi_schedule_attrs attrs = {.kind = CONSTANT, .base = 0.1, .warmup = 2, .every = 1, .factor = 0.5};
     const double expected[] = {0.05, 0.1, 0.1, 0.1, 0.1};
     check_rates(&attrs, expected, 5);
 }

@@ -1,6 +1,6 @@
 /* Every op on every one of its cases:
  *   the specification in double against central differences (not the cases called "large ..."),
- *   the specification in float against that in double,
+ *   the specification in float, and that of fused kernels in double, against that in double,
  *   what the program makes of it with fusion, on every instruction set this processor has, against the specification in
  *   double, with 1 and 2 threads alike to the last bit.
  * test_ops NAME checks one op. */
@@ -25,9 +25,9 @@
 
 extern const twi_registry twi_registry_builtin_f64;
 
-/* Distances allowed, relative to the largest element of what is compared, or to the floor if that is larger: small results are
+/* Distances allowed, relative to the largest element of what is compared, or to the least scale if that is larger: small results are
  * differences of numbers of about 1. So are zeros, and after a batch norm of one sample of numbers of about 300. */
-static const double float_tolerance = 5e-5, float_floor = 0.1, float_scale_of_zero = 1;
+static const double float_tolerance = 5e-5, double_tolerance = 1e-12, least_scale = 0.1, scale_of_zero = 1;
 /* Relative; where a derivative is smaller than the floor, it counts as large as that. */
 static const double difference_tolerance = 1e-6, difference_floor = 1e-2, difference_step = 1e-5;
 /* Values before a relu stay this far from its kink: more than a step moves them, more than float rounds them. */
@@ -55,7 +55,8 @@ static void complain(op_check *check, const char *setting, const char *what, int
                     what, (long long)index, found, expected);
 }
 
-static void compare(op_check *check, const char *setting, const case_results *found, const case_results *expected) {
+static void compare(op_check *check, const char *setting, const case_results *found, const case_results *expected,
+                    double tolerance) {
     assert_int_equal(found->count, expected->count);
     for (int r = 0; r < found->count; r++) {
         const case_result *a = &found->result[r], *b = &expected->result[r];
@@ -63,9 +64,9 @@ static void compare(op_check *check, const char *setting, const case_results *fo
         assert_int_equal(a->count, b->count);
         double scale = 0;
         for (int64_t i = 0; i < b->count; i++) scale = fmax(scale, fabs(b->values[i]));
-        scale = scale < 1e-9 ? float_scale_of_zero : fmax(scale, float_floor);
+        scale = scale < 1e-9 ? scale_of_zero : fmax(scale, least_scale);
         for (int64_t i = 0; i < b->count; i++)
-            if (!(fabs(a->values[i] - b->values[i]) <= float_tolerance * scale))
+            if (!(fabs(a->values[i] - b->values[i]) <= tolerance * scale))
                 complain(check, setting, a->what, i, a->values[i], b->values[i]);
     }
 }
@@ -204,7 +205,7 @@ static void compare_fast(op_check *check, const case_data *data, const case_resu
         run_setting(check, &alone, data, one);
         run_setting(check, &together, data, two);
         for (int train = 0; train < 2; train++) {
-            compare(check, isas[i], &one[train], &expected[train]);
+            compare(check, isas[i], &one[train], &expected[train], float_tolerance);
             compare_bits(check, "2 threads against 1", &two[train], &one[train]);
         }
         free_results(one);
@@ -212,16 +213,25 @@ static void compare_fast(op_check *check, const case_data *data, const case_resu
     }
 }
 
+/* Specifications against those of the single kernels in double. */
+static void compare_specification(op_check *check, const case_setting *setting, double tolerance, const case_data *data,
+                                  const case_results expected[2]) {
+    case_results found[2] = {{0}};
+    run_setting(check, setting, data, found);
+    for (int train = 0; train < 2; train++) compare(check, setting->name, &found[train], &expected[train], tolerance);
+    free_results(found);
+}
+
 static void check_case(op_check *check) {
-    static const case_setting plain = {"float specification", &twi_registry_builtin, "specification", 1, false};
+    static const case_setting in_float = {"float", &twi_registry_builtin, "specification", 1, false};
+    static const case_setting fused = {"fused, double", &twi_registry_builtin_f64, "specification", 1, true};
     case_data data = {0};
-    case_results expected[2] = {{0}}, found[2] = {{0}};
+    case_results expected[2] = {{0}};
     run_double(check, &data, expected);
-    run_setting(check, &plain, &data, found);
-    for (int train = 0; train < 2; train++) compare(check, plain.name, &found[train], &expected[train]);
+    compare_specification(check, &in_float, float_tolerance, &data, expected);
+    compare_specification(check, &fused, double_tolerance, &data, expected);
     compare_fast(check, &data, expected);
     free_results(expected);
-    free_results(found);
     case_data_free(&data);
 }
 

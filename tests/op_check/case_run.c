@@ -116,8 +116,10 @@ void case_data_free(case_data *data) {
 }
 
 void case_load(const case_graph *graph, tw_program *program, const case_data *data) {
-    graph->model->store.attempts = 0;
-    graph->model->store.version++;
+    tw_model *model = graph->model;
+    memset(model->arena, 0xff, model->arena_bytes);
+    memset(model->scratch, 0xff, model->scratch_bytes);
+    model->store.version++;
     for (int o = 0; o < graph->operand_count; o++) {
         place p;
         if (!place_of_value(program, graph->operand[o].value, &p)) continue;

@@ -26,11 +26,11 @@ typedef struct case_results {
     case_result result[1 + CASE_OPERANDS];
 } case_results;
 
-/* Sets every given value and the counter that dropout draws by. */
+/* Sets every given value, and all other memory to not-a-number. */
 void case_load(const case_graph *graph, tw_program *program, const case_data *data);
 /* Sets one element of an operand. */
 void case_set(const case_graph *graph, tw_program *program, int operand, int64_t index, double value);
-/* Runs what is loaded and returns the loss (0 for an inference program). */
+/* Runs what is loaded, always with the same random masks, and returns the loss (0 for an inference program). */
 double case_run(const case_graph *graph, tw_program *program);
 /* Output; in training also gradients, and what kept buffers have become. */
 void case_collect(const case_graph *graph, tw_program *program, case_results *results);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: includes.sh ROOT
 # Dependencies point downwards only. A module (a folder under src) may include the public headers, its own files, and
-# the files of the modules listed for it; nothing else. Programs outside src see the public headers alone; tests all.
+# what is listed for it, modules or single files; nothing else. Programs outside src see the public headers alone.
 allowed='
 base
 backend      base
@@ -20,67 +20,62 @@ cli
 '
 # Headers of vendors, and the one module that may see each.
 vendors='
-(oneapi/dnnl/)?dnnl[a-z_]*[.]h   backend/cpu
-cu[a-z]*(_[a-z]+)*[.]h           backend/cuda
+^(oneapi/dnnl/)?dnnl[a-z_]*[.]h$   backend/cpu
+^cu[a-z]*(_[a-z]+)*[.]h$           backend/cuda
 '
 set -eu
 cd "$1"
-
-module_of() { # src/<module>/<file>
-    local folder=${1%/*}
-    echo "${folder#src/}"
-}
-
-failures=0
-complain() {
-    echo "$1: $2"
-    failures=1
-}
-
-check_quoted() { # file:line, including module, header
-    local target module=$2
-    if [ -f "src/$module/$3" ]; then
-        target=src/$module/$3
-    elif [ -f "src/$3" ]; then
-        target=src/$3
-    else
-        complain "$1" "\"$3\" is neither beside the file nor under src"
-        return
-    fi
-    target=$(module_of "$(realpath --relative-to=. "$target")")
-    [ "$target" = "$module" ] && return
-    local row
-    row=$(grep -E "^$module( |$)" <<<"$allowed" || true)
-    if [ -z "$row" ]; then
-        complain "$1" "module $module is not in the table of $0"
-    elif ! grep -qE " $target( |$)" <<<"$row"; then
-        complain "$1" "$module may not include \"$3\" of $target"
-    fi
-}
-
-check_vendor() { # file:line, including module, header
-    local pattern owner
-    while read -r pattern owner; do
-        if [ -n "$pattern" ] && [ "$owner" != "$2" ] && grep -qxE "$pattern" <<<"$3"; then
-            complain "$1" "<$3> may be seen by $owner only"
-        fi
-    done <<<"$vendors"
-}
-
-include='^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]*)[>"]'
-while IFS=: read -r file line text; do
-    [[ $text =~ $include ]]
-    header=${BASH_REMATCH[1]}
-    module=
-    [[ $file == src/* ]] && module=$(module_of "$file")
-    if [[ $header == talweg/* || $header == talweg.h ]]; then
-        [ -f "include/$header" ] || complain "$file:$line" "<$header> is no public header"
-    elif [[ $text != *\"* ]]; then
-        check_vendor "$file:$line" "$module" "$header"
-    elif [ -n "$module" ]; then
-        check_quoted "$file:$line" "$module" "$header"
-    else
-        complain "$file:$line" "\"$header\": only public headers here"
-    fi
-done < <(grep -nE "$include" -r include src examples --include='*.[ch]' --include='*.def')
-exit $failures
+mapfile -t files < <(find include src examples -name '*.[ch]' -o -name '*.def' | sort)
+allowed=$allowed vendors=$vendors awk '
+    function complain(text) {
+        print FILENAME ":" FNR ": " text
+        failed = 1
+    }
+    function folder(path) {
+        sub("/?[^/]*$", "", path)
+        return path
+    }
+    function plain(path) { # without folder/..
+        while (sub("[^/]+/[.][.]/", "", path)) continue
+        return path
+    }
+    function check_quoted(header, path, target) {
+        path = plain(folder(FILENAME) "/" header)
+        if (!(path in exists)) path = "src/" header
+        sub("^src/", "", path)
+        target = folder(path)
+        if (!("src/" path in exists)) complain("\"" header "\" is neither beside the file nor under src")
+        else if (!(module in known)) complain("module " module " is not in the table of lint/includes.sh")
+        else if (target != module && !((module, target) in may) && !((module, path) in may))
+            complain(module " may not include \"" header "\" of " target)
+    }
+    BEGIN {
+        for (i = split(ENVIRON["allowed"], rows, "\n"); i > 0; i--) {
+            for (n = split(rows[i], word, " "); n > 1; n--) may[word[1], word[n]]
+            known[word[1]]
+        }
+        vendor_count = split(ENVIRON["vendors"], vendor)
+        for (i = 1; i < ARGC; i++) exists[ARGV[i]]
+    }
+    FNR == 1 {
+        module = folder(FILENAME)
+        if (!sub("^src/", "", module)) module = ""
+    }
+    match($0, /^[ \t]*#[ \t]*include[ \t]*[<"][^>"]*[>"]/) {
+        header = substr($0, 1, RLENGTH - 1)
+        sub(/^[^<"]*/, "", header)
+        quoted = header ~ /^"/
+        header = substr(header, 2)
+        if (header ~ "^talweg(/|[.]h$)") {
+            if (!("include/" header in exists)) complain("<" header "> is no public header")
+        } else if (!quoted) {
+            for (i = 1; i < vendor_count; i += 2)
+                if (header ~ vendor[i] && module != vendor[i + 1])
+                    complain("<" header "> may be seen by " vendor[i + 1] " only")
+        } else if (module == "") {
+            complain("\"" header "\": only public headers here")
+        } else {
+            check_quoted(header)
+        }
+    }
+    END { exit failed }' "${files[@]}"

@@ -1,0 +1,392 @@
+/* The convolutions of conv_lanes.h, written once; conv_lanes_<isa>.c compiles them as LANES_RECORD.
+ *
+ * A group of VEC_WIDTH images is turned into lanes: what was a float of one image becomes a vector. Then loops over output
+ * channels, positions and kernel taps multiply vectors by weights, or vectors by vectors, on tiles of sums that stay in
+ * registers. Results are turned back row by row, while they are in the first-level cache. */
+#include "conv_lanes.h"
+#include "vec.h"
+
+#include <string.h>
+
+enum {
+    QUADS = VEC_WIDTH / 4,
+    TILE_OUTS = 4,   /* output channels of a tile */
+    TILE_MOST = 6,   /* positions, or taps, of a tile */
+    TILE_SUMS = VEC_WIDTH == 16 ? 24 : 12, /* of 32 and of 16 registers */
+    BLOCK_FLOATS = 8192, /* of dy at a time, as large as the first-level cache */
+};
+
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- between images and lanes ---- */
+
+/* count neighbouring floats of `live` images, `image` floats apart, into lanes; lanes without an image become 0. */
+static void to_lanes(const float *from, int64_t image, int live, int64_t count, float *to) {
+    int64_t i = 0;
+    if (live == VEC_WIDTH) {
+        for (; i + 4 <= count; i += 4) {
+            vec v[4];
+            VEC_UNROLL
+            for (int r = 0; r < 4; r++) {
+                const float *rows[QUADS];
+                VEC_UNROLL
+                for (int q = 0; q < QUADS; q++) rows[q] = from + (4 * q + r) * image + i;
+                v[r] = vec_from_quads(rows);
+            }
+            vec_transpose4(v);
+            VEC_UNROLL
+            for (int r = 0; r < 4; r++) vec_store(to + (i + r) * VEC_WIDTH, v[r]);
+        }
+    }
+    for (; i < count; i++) {
+        for (int lane = 0; lane < VEC_WIDTH; lane++) to[i * VEC_WIDTH + lane] = lane < live ? from[lane * image + i] : 0;
+    }
+}
+
+/* And back. */
+static void from_lanes(const float *from, int64_t count, int live, float *to, int64_t image) {
+    int64_t i = 0;
+    if (live == VEC_WIDTH) {
+        for (; i + 4 <= count; i += 4) {
+            vec v[4];
+            VEC_UNROLL
+            for (int r = 0; r < 4; r++) v[r] = vec_load(from + (i + r) * VEC_WIDTH);
+            vec_transpose4(v);
+            VEC_UNROLL
+            for (int r = 0; r < 4; r++) {
+                float *rows[QUADS];
+                VEC_UNROLL
+                for (int q = 0; q < QUADS; q++) rows[q] = to + (4 * q + r) * image + i;
+                vec_to_quads(rows, v[r]);
+            }
+        }
+    }
+    for (; i < count; i++) {
+        for (int lane = 0; lane < live; lane++) to[lane * image + i] = from[i * VEC_WIDTH + lane];
+    }
+}
+
+/* The input of a group in lanes: rows as they are, each in `columns` pixels with the zeros left and right, and between pixels
+ * that are spread, in place. Rows of zeros are left out: who walks over rows skips them. */
+static int64_t image_columns(const twi_conv_shape *s) {
+    return (s->out_w - 1) * s->stride_w + (s->kernel_w - 1) * s->dilation_w + 1;
+}
+static int64_t image_floats(const twi_conv_shape *s) { return s->in_h * image_columns(s) * s->in_c * VEC_WIDTH; }
+
+/* The zeros must be there already. */
+static void image_to_lanes(const twi_conv_shape *s, const float *x, int live, float *to) {
+    int64_t columns = image_columns(s), sample = s->in_h * s->in_w * s->in_c, first = 0, end;
+    if (s->left < 0) first = (-s->left + s->spread_w - 1) / s->spread_w;
+    end = smaller(s->in_w, (columns - s->left + s->spread_w - 1) / s->spread_w);
+    int64_t run = s->spread_w == 1 ? larger(end - first, 1) : 1;
+    for (int64_t row = 0; row < s->in_h; row++) {
+        for (int64_t x_at = first; x_at < end; x_at += run)
+            to_lanes(x + (row * s->in_w + x_at) * s->in_c, sample, live, run * s->in_c,
+                     to + (row * columns + x_at * s->spread_w + s->left) * s->in_c * VEC_WIDTH);
+    }
+}
+
+/* The kernel rows that lie on input rows at one output row: `count` of them from `first`, `step` apart, the first of them on
+ * input row `row`, each next one `advance` further. */
+typedef struct row_taps {
+    int64_t count, first, step, row, advance;
+} row_taps;
+
+static row_taps row_taps_at(const twi_conv_shape *s, int64_t out_y) {
+    row_taps t = {0, 0, 1, 0, 0};
+    for (int64_t k = 0; k < s->kernel_h; k++) {
+        int64_t y = out_y * s->stride_h + k * s->dilation_h - s->top;
+        if (y < 0 || y % s->spread_h || y / s->spread_h >= s->in_h) continue;
+        if (t.count == 0) t.first = k, t.row = y / s->spread_h;
+        if (t.count == 1) t.step = k - t.first, t.advance = y / s->spread_h - t.row;
+        t.count++;
+    }
+    return t;
+}
+
+/* ---- tiles ---- */
+
+/* Parts of at most `most`, as even as can be. Part p of them begins here. */
+static inline int64_t part_count(int64_t total, int64_t most) { return (total + most - 1) / most; }
+static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) { return total / parts * p + smaller(p, total % parts); }
+
+/* How a plane of outs x cells sums is cut into tiles. */
+typedef struct tiling {
+    int64_t out_parts, cell_parts;
+} tiling;
+
+/* Half cycles of a step of a tile: two products, or two loads, a cycle; a sum can be added to every fourth. */
+static int64_t tile_time(int64_t outs, int64_t cells) { return larger(larger(outs * cells, outs + cells), 8) + 1; }
+
+static tiling best_tiling(int64_t outs, int64_t cells) {
+    tiling best = {0, 0};
+    int64_t best_time = INT64_MAX;
+    for (int64_t o = 1; o <= TILE_OUTS; o++) {
+        for (int64_t c = 1; c <= TILE_MOST && o * c <= TILE_SUMS; c++) {
+            int64_t op = part_count(outs, o), cp = part_count(cells, c), more_o = outs % op, more_c = cells % cp;
+            int64_t lo = outs / op, lc = cells / cp;
+            int64_t time = (op - more_o) * (cp - more_c) * tile_time(lo, lc) + more_o * (cp - more_c) * tile_time(lo + 1, lc) +
+                           (op - more_o) * more_c * tile_time(lo, lc + 1) + more_o * more_c * tile_time(lo + 1, lc + 1);
+            if (time < best_time) best_time = time, best = (tiling){op, cp};
+        }
+    }
+    return best;
+}
+
+/* For every size of tile. */
+#define EACH_TILE_OF(make, outs) make(outs, 1) make(outs, 2) make(outs, 3) make(outs, 4) make(outs, 5) make(outs, 6)
+#define EACH_TILE(make) EACH_TILE_OF(make, 1) EACH_TILE_OF(make, 2) EACH_TILE_OF(make, 3) EACH_TILE_OF(make, 4)
+
+/* ---- forward ---- */
+
+/* What a tile of output channels x positions runs over: kernel rows, in them runs of taps that are neighbours in the image
+ * and in the kernel, in them single floats (vectors, in the image). Steps are in floats. */
+typedef struct forward_walk {
+    int64_t rows, image_row, weight_row;
+    int64_t runs, image_run, run;
+    const float *image, *weight, *bias;
+    int64_t image_pixel, weight_out;
+    bool relu;
+    float *to;
+    int64_t to_pixel;
+} forward_walk;
+
+VEC_INLINE void forward_tile(const int outs, const int cells, const forward_walk *walk) {
+    const int64_t pixel = walk->image_pixel, out = walk->weight_out;
+    vec s[TILE_OUTS][TILE_MOST];
+    VEC_UNROLL
+    for (int o = 0; o < outs; o++) {
+        VEC_UNROLL
+        for (int c = 0; c < cells; c++) s[o][c] = vec_splat(walk->bias[o]);
+    }
+    for (int64_t row = 0; row < walk->rows; row++) {
+        const float *w = walk->weight + row * walk->weight_row;
+        for (int64_t run = 0; run < walk->runs; run++) {
+            const float *x = walk->image + row * walk->image_row + run * walk->image_run;
+            for (int64_t t = walk->run; t > 0; t--, w++, x += VEC_WIDTH) {
+                if (outs <= cells) { /* the shorter side stays in registers */
+                    vec weight[TILE_OUTS];
+                    VEC_UNROLL
+                    for (int o = 0; o < outs; o++) weight[o] = vec_splat(w[o * out]);
+                    VEC_UNROLL
+                    for (int c = 0; c < cells; c++) {
+                        vec at = vec_load(x + c * pixel);
+                        VEC_UNROLL
+                        for (int o = 0; o < outs; o++) s[o][c] = vec_fma(weight[o], at, s[o][c]);
+                    }
+                } else {
+                    vec at[TILE_MOST];
+                    VEC_UNROLL
+                    for (int c = 0; c < cells; c++) at[c] = vec_load(x + c * pixel);
+                    VEC_UNROLL
+                    for (int o = 0; o < outs; o++) {
+                        vec weight = vec_splat(w[o * out]);
+                        VEC_UNROLL
+                        for (int c = 0; c < cells; c++) s[o][c] = vec_fma(weight, at[c], s[o][c]);
+                    }
+                }
+            }
+        }
+    }
+    VEC_UNROLL
+    for (int o = 0; o < outs; o++) {
+        VEC_UNROLL
+        for (int c = 0; c < cells; c++)
+            vec_store(walk->to + c * walk->to_pixel + o * VEC_WIDTH, walk->relu ? vec_relu(s[o][c]) : s[o][c]);
+    }
+}
+
+#define FORWARD_TILE(outs, cells) \
+    static void forward_tile_##outs##_##cells(const forward_walk *walk) { forward_tile(outs, cells, walk); }
+EACH_TILE(FORWARD_TILE)
+#define FORWARD_ENTRY(outs, cells) [outs][cells] = forward_tile_##outs##_##cells,
+static void (*const forward_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const forward_walk *) = {EACH_TILE(FORWARD_ENTRY)};
+
+/* The taps of positions x .. x+cells-1 that touch more than zeros at the sides: first .. end-1 of kernel_w. */
+static void column_taps(const twi_conv_shape *s, int64_t x, int64_t cells, int64_t *first, int64_t *end) {
+    int64_t last_pixel = s->left + (s->in_w - 1) * s->spread_w;
+    *first = 0, *end = s->kernel_w;
+    while (*first < *end && (x + cells - 1) * s->stride_w + *first * s->dilation_w < s->left) ++*first;
+    while (*first < *end && x * s->stride_w + (*end - 1) * s->dilation_w > last_pixel) --*end;
+}
+
+/* One row of the output in lanes: pixels of out_c vectors. */
+static void forward_row(const twi_conv_shape *s, tiling tiles, int64_t out_y, const float *image, const float *w,
+                        const float *bias, bool relu, float *to) {
+    const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
+    row_taps rows = row_taps_at(s, out_y);
+    forward_walk walk = {
+        .rows = rows.count,
+        .image_row = rows.advance * columns * pixel,
+        .weight_row = rows.step * kernel_row,
+        .image_run = s->dilation_w * pixel,
+        .image_pixel = s->stride_w * pixel,
+        .weight_out = s->kernel_h * kernel_row,
+        .relu = relu,
+        .to_pixel = s->out_c * VEC_WIDTH,
+    };
+    for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
+        int64_t x = part_begin(s->out_w, tiles.cell_parts, cp), cells = part_begin(s->out_w, tiles.cell_parts, cp + 1) - x;
+        int64_t first, end;
+        column_taps(s, x, cells, &first, &end);
+        walk.runs = s->dilation_w == 1 ? 1 : end - first;
+        walk.run = s->dilation_w == 1 ? (end - first) * s->in_c : s->in_c;
+        walk.image = image + (rows.row * columns + x * s->stride_w + first * s->dilation_w) * pixel;
+        for (int64_t op = 0; op < tiles.out_parts; op++) {
+            int64_t o = part_begin(s->out_c, tiles.out_parts, op), outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+            static const float zeros[TILE_OUTS];
+            walk.bias = bias ? bias + o : zeros;
+            walk.weight = w + o * walk.weight_out + rows.first * kernel_row + first * s->in_c;
+            walk.to = to + x * walk.to_pixel + o * VEC_WIDTH;
+            forward_tiles[outs][cells](&walk);
+        }
+    }
+}
+
+static int64_t forward_scratch(const twi_conv_shape *s) { return image_floats(s) + s->out_w * s->out_c * VEC_WIDTH; }
+
+static void forward(const twi_conv_shape *s, const float *x, const float *w, const float *bias, bool relu, float *y,
+                    float *scratch) {
+    const int64_t in = s->in_h * s->in_w * s->in_c, row = s->out_w * s->out_c, out = s->out_h * row;
+    float *image = scratch, *lanes = scratch + image_floats(s);
+    tiling tiles = best_tiling(s->out_c, s->out_w);
+    memset(image, 0, (size_t)image_floats(s) * sizeof(float));
+    for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
+        int live = (int)smaller(VEC_WIDTH, s->samples - n);
+        image_to_lanes(s, x + n * in, live, image);
+        for (int64_t out_y = 0; out_y < s->out_h; out_y++) {
+            forward_row(s, tiles, out_y, image, w, bias, relu, lanes);
+            from_lanes(lanes, row, live, y + n * out + out_y * row, out);
+        }
+    }
+}
+
+/* ---- backward of the weights ---- */
+
+/* What a tile of output channels x taps runs over: rows and columns of positions. */
+typedef struct weights_walk {
+    int64_t rows, image_row, columns, image_pixel, dy_pixel; /* rows of dy follow one another */
+    const float *image, *dy;
+    float *sums;
+    int64_t sums_out;
+} weights_walk;
+
+VEC_INLINE void weights_tile(const int outs, const int cells, const weights_walk *walk) {
+    vec s[TILE_OUTS][TILE_MOST];
+    VEC_UNROLL
+    for (int o = 0; o < outs; o++) {
+        VEC_UNROLL
+        for (int c = 0; c < cells; c++) s[o][c] = vec_load(walk->sums + o * walk->sums_out + c * VEC_WIDTH);
+    }
+    const float *dy = walk->dy;
+    for (int64_t row = 0; row < walk->rows; row++) {
+        const float *x = walk->image + row * walk->image_row;
+        for (int64_t column = walk->columns; column > 0; column--, dy += walk->dy_pixel, x += walk->image_pixel) {
+            if (outs <= cells) {
+                vec d[TILE_OUTS];
+                VEC_UNROLL
+                for (int o = 0; o < outs; o++) d[o] = vec_load(dy + o * VEC_WIDTH);
+                VEC_UNROLL
+                for (int c = 0; c < cells; c++) {
+                    vec at = vec_load(x + c * VEC_WIDTH);
+                    VEC_UNROLL
+                    for (int o = 0; o < outs; o++) s[o][c] = vec_fma(d[o], at, s[o][c]);
+                }
+            } else {
+                vec at[TILE_MOST];
+                VEC_UNROLL
+                for (int c = 0; c < cells; c++) at[c] = vec_load(x + c * VEC_WIDTH);
+                VEC_UNROLL
+                for (int o = 0; o < outs; o++) {
+                    vec d = vec_load(dy + o * VEC_WIDTH);
+                    VEC_UNROLL
+                    for (int c = 0; c < cells; c++) s[o][c] = vec_fma(d, at[c], s[o][c]);
+                }
+            }
+        }
+    }
+    VEC_UNROLL
+    for (int o = 0; o < outs; o++) {
+        VEC_UNROLL
+        for (int c = 0; c < cells; c++) vec_store(walk->sums + o * walk->sums_out + c * VEC_WIDTH, s[o][c]);
+    }
+}
+
+#define WEIGHTS_TILE(outs, cells) \
+    static void weights_tile_##outs##_##cells(const weights_walk *walk) { weights_tile(outs, cells, walk); }
+EACH_TILE(WEIGHTS_TILE)
+#define WEIGHTS_ENTRY(outs, cells) [outs][cells] = weights_tile_##outs##_##cells,
+static void (*const weights_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const weights_walk *) = {EACH_TILE(WEIGHTS_ENTRY)};
+
+/* Adds what rows y .. y+rows-1 of dy, in lanes, contribute to the sums of every weight. */
+static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t y, int64_t rows, const float *image,
+                         const float *dy, float *sums) {
+    const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
+    const int64_t dy_row = s->out_w * s->out_c * VEC_WIDTH, sums_out = s->kernel_h * kernel_row * VEC_WIDTH;
+    for (int64_t k = 0; k < s->kernel_h; k++) {
+        /* Rows of dy whose input row, at this row of the kernel, is inside the image. */
+        int64_t first = y, end = y + rows, shift = k * s->dilation_h - s->top;
+        while (first < end && first * s->stride_h + shift < 0) first++;
+        while (first < end && (end - 1) * s->stride_h + shift >= s->in_h) end--;
+        if (first == end) continue;
+        weights_walk walk = {
+            .rows = end - first,
+            .image_row = s->stride_h * columns * pixel,
+            .columns = s->out_w,
+            .image_pixel = s->stride_w * pixel,
+            .dy_pixel = s->out_c * VEC_WIDTH,
+            .sums_out = sums_out,
+        };
+        for (int64_t tap = 0; tap < kernel_row; tap += run) {
+            const float *tap_image = image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
+            for (int64_t op = 0; op < tiles.out_parts; op++) {
+                int64_t o = part_begin(s->out_c, tiles.out_parts, op), outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+                walk.dy = dy + (first - y) * dy_row + o * VEC_WIDTH;
+                for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
+                    int64_t c = part_begin(run, tiles.cell_parts, cp), cells = part_begin(run, tiles.cell_parts, cp + 1) - c;
+                    walk.image = tap_image + c * VEC_WIDTH;
+                    walk.sums = sums + o * sums_out + (k * kernel_row + tap + c) * VEC_WIDTH;
+                    weights_tiles[outs][cells](&walk);
+                }
+            }
+        }
+    }
+}
+
+static int64_t block_rows(const twi_conv_shape *s) {
+    return smaller(larger(BLOCK_FLOATS / (s->out_w * s->out_c * VEC_WIDTH), 1), s->out_h);
+}
+static int64_t weights_count(const twi_conv_shape *s) { return s->out_c * s->kernel_h * s->kernel_w * s->in_c; }
+
+static int64_t backward_weights_scratch(const twi_conv_shape *s) {
+    return image_floats(s) + (block_rows(s) * s->out_w * s->out_c + weights_count(s)) * VEC_WIDTH;
+}
+
+static void backward_weights(const twi_conv_shape *s, const float *x, const float *dy, bool add, float *dw, float *scratch) {
+    const int64_t in = s->in_h * s->in_w * s->in_c, row = s->out_w * s->out_c, out = s->out_h * row, count = weights_count(s);
+    /* Taps that are neighbours in the image and in the kernel: a row of the kernel, or its channels. */
+    const int64_t run = s->dilation_w == 1 ? s->kernel_w * s->in_c : s->in_c;
+    const int64_t rows = block_rows(s);
+    tiling tiles = best_tiling(s->out_c, run);
+    float *image = scratch, *sums = image + image_floats(s), *lanes = sums + count * VEC_WIDTH;
+    memset(scratch, 0, (size_t)(image_floats(s) + count * VEC_WIDTH) * sizeof(float));
+    for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
+        int live = (int)smaller(VEC_WIDTH, s->samples - n);
+        image_to_lanes(s, x + n * in, live, image);
+        for (int64_t y = 0; y < s->out_h; y += rows) {
+            int64_t some = smaller(rows, s->out_h - y);
+            to_lanes(dy + n * out + y * row, out, live, some * row, lanes);
+            weights_rows(s, tiles, run, y, some, image, lanes, sums);
+        }
+    }
+    for (int64_t i = 0; i < count; i += 4) {
+        vec v[4] = {{0}};
+        int some = (int)smaller(4, count - i);
+        for (int j = 0; j < some; j++) v[j] = vec_load(sums + (i + j) * VEC_WIDTH);
+        quad sum = vec_sum4(v);
+        for (int j = 0; j < some; j++) dw[i + j] = sum[j] + (add ? dw[i + j] : 0);
+    }
+}
+
+const twi_lanes LANES_RECORD = {VEC_WIDTH, forward_scratch, backward_weights_scratch, forward, backward_weights};

@@ -1,0 +1,157 @@
+/* Convolutions by patches and products: copies patches out of images and adds them back. The products are in gemm.h. */
+#include "conv_patches.h"
+#include "base/memory.h"
+
+#include <string.h>
+
+/* How one group of a convolution is cut: a block of output positions (rows of y, counted through all samples) at a time. */
+typedef struct patch_plan {
+    int64_t positions;  /* in all */
+    int64_t block;      /* positions at a time */
+    int64_t in_c, out_c; /* channels of a group */
+    int64_t patch;      /* floats of a patch: kernel_h x kernel_w x in_c */
+    bool direct;        /* a patch is a pixel: x can be used as it stands */
+} patch_plan;
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static patch_plan plan_of(const twi_conv_shape *s) {
+    patch_plan p = {.positions = s->samples * s->out_h * s->out_w, .in_c = s->in_c / s->groups, .out_c = s->out_c / s->groups};
+    p.patch = s->kernel_h * s->kernel_w * p.in_c;
+    /* Patches of a block stay in the second-level cache; yet enough of them to be worth reading all weights for. */
+    enum { CACHED = 32768, FEWEST = 48, MOST = 256 };
+    int64_t fit = CACHED / (p.patch ? p.patch : 1);
+    p.block = smaller(fit < FEWEST ? FEWEST : fit > MOST ? MOST : fit, p.positions);
+    p.direct = p.patch == p.in_c && s->in_h == s->out_h && s->in_w == s->out_w && s->stride_h == 1 && s->stride_w == 1 &&
+               s->top == 0 && s->left == 0;
+    return p;
+}
+
+tw_status twi_patches_scratch(const twi_conv_shape *shape, size_t *floats) {
+    patch_plan p = plan_of(shape);
+    TWI_TRY(twi_mul_size(floats, (size_t)p.block, p.direct ? 0 : (size_t)p.patch, "convolution patches"));
+    return twi_add_size(floats, *floats, twi_gemm_outer_scratch(), "convolution patches");
+}
+
+/* ---- between images and patches ---- */
+
+/* The output position a patch belongs to. */
+typedef struct position {
+    int64_t sample, y, x;
+} position;
+
+static position position_at(const twi_conv_shape *s, int64_t index) {
+    return (position){index / s->out_w / s->out_h, index / s->out_w % s->out_h, index % s->out_w};
+}
+
+static position position_after(const twi_conv_shape *s, position at) {
+    if (++at.x < s->out_w) return at;
+    at.x = 0;
+    if (++at.y < s->out_h) return at;
+    return (position){at.sample + 1, 0, 0};
+}
+
+/* A kernel row laid on an output position: its taps are `step` floats apart in the image, of which first .. end-1 are
+ * inside it; `row` is where tap 0 is or would be. */
+typedef struct tap_row {
+    int64_t first, end, row, step;
+} tap_row;
+
+static tap_row taps_of(const twi_conv_shape *s, position at, int64_t kernel_y) {
+    int64_t y = at.y * s->stride_h + kernel_y * s->dilation_h - s->top, x = at.x * s->stride_w - s->left;
+    tap_row t = {0, 0, ((at.sample * s->in_h + y) * s->in_w + x) * s->in_c, s->dilation_w * s->in_c};
+    if (y < 0 || y >= s->in_h) return t;
+    if (x < 0) t.first = smaller((-x + s->dilation_w - 1) / s->dilation_w, s->kernel_w);
+    t.end = x >= s->in_w ? t.first : smaller((s->in_w - 1 - x) / s->dilation_w + 1, s->kernel_w);
+    if (t.end < t.first) t.end = t.first;
+    return t;
+}
+
+/* Copies the patches of positions from .. from+count-1, one after the other; image begins with the group's first channel. */
+static void copy_patches(const twi_conv_shape *s, const patch_plan *p, int64_t from, int64_t count, const float *image,
+                         float *patch) {
+    int64_t c = p->in_c, rows = count * s->kernel_h;
+    position at = position_at(s, from);
+    for (int64_t row = 0; row < rows; row++, patch += s->kernel_w * c) {
+        tap_row t = taps_of(s, at, row % s->kernel_h);
+        for (int64_t i = 0; i < t.first * c; i++) patch[i] = 0;
+        if (t.step == c) { /* the taps are neighbours in memory too */
+            for (int64_t i = t.first * c; i < t.end * c; i++) patch[i] = image[t.row + i];
+        } else {
+            for (int64_t k = t.first; k < t.end; k++) {
+                for (int64_t i = 0; i < c; i++) patch[k * c + i] = image[t.row + k * t.step + i];
+            }
+        }
+        for (int64_t i = t.end * c; i < s->kernel_w * c; i++) patch[i] = 0;
+        if (row % s->kernel_h == s->kernel_h - 1) at = position_after(s, at);
+    }
+}
+
+/* The reverse: adds the patches to where they came from. */
+static void add_patches(const twi_conv_shape *s, const patch_plan *p, int64_t from, int64_t count, const float *patch,
+                        float *image) {
+    int64_t c = p->in_c, rows = count * s->kernel_h;
+    position at = position_at(s, from);
+    for (int64_t row = 0; row < rows; row++, patch += s->kernel_w * c) {
+        tap_row t = taps_of(s, at, row % s->kernel_h);
+        for (int64_t k = t.first; k < t.end; k++) {
+            for (int64_t i = 0; i < c; i++) image[t.row + k * t.step + i] += patch[k * c + i];
+        }
+        if (row % s->kernel_h == s->kernel_h - 1) at = position_after(s, at);
+    }
+}
+
+/* ---- the three products ---- */
+
+/* Rows of patches of a block and how far apart they are: copied to scratch, or the image's own pixels. */
+static const float *patches_of(const twi_conv_shape *s, const patch_plan *p, int64_t from, int64_t count, const float *image,
+                               float *scratch, int64_t *row) {
+    *row = p->direct ? s->in_c : p->patch;
+    if (p->direct) return image + from * s->in_c;
+    copy_patches(s, p, from, count, image, scratch);
+    return scratch;
+}
+
+void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *w, const float *bias,
+                         bool relu, float *y, float *scratch) {
+    patch_plan p = plan_of(s);
+    for (int64_t from = 0; from < p.positions; from += p.block) {
+        int64_t count = smaller(p.block, p.positions - from), row;
+        for (int64_t g = 0; g < s->groups; g++) {
+            const float *patches = patches_of(s, &p, from, count, x + g * p.in_c, scratch, &row);
+            gemm->dot(count, p.out_c, p.patch, patches, row, w + g * p.out_c * p.patch, p.patch,
+                      bias ? bias + g * p.out_c : NULL, relu, y + from * s->out_c + g * p.out_c, s->out_c);
+        }
+    }
+}
+
+void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, const float *dy, const float *w, float *dx,
+                               float *scratch) {
+    patch_plan p = plan_of(s);
+    float *patches = scratch + twi_gemm_outer_scratch();
+    if (!p.direct) memset(dx, 0, (size_t)(s->samples * s->in_h * s->in_w * s->in_c) * sizeof(float));
+    for (int64_t from = 0; from < p.positions; from += p.block) {
+        int64_t count = smaller(p.block, p.positions - from);
+        for (int64_t g = 0; g < s->groups; g++) {
+            float *image = dx + g * p.in_c;
+            gemm->outer(count, p.patch, p.out_c, dy + from * s->out_c + g * p.out_c, s->out_c, 1,
+                        w + g * p.out_c * p.patch, p.patch, false, p.direct ? image + from * s->in_c : patches,
+                        p.direct ? s->in_c : p.patch, scratch);
+            if (!p.direct) add_patches(s, &p, from, count, patches, image);
+        }
+    }
+}
+
+void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *dy, bool add,
+                                  float *dw, float *scratch) {
+    patch_plan p = plan_of(s);
+    float *copies = scratch + twi_gemm_outer_scratch();
+    for (int64_t from = 0; from < p.positions; from += p.block) {
+        int64_t count = smaller(p.block, p.positions - from), row;
+        for (int64_t g = 0; g < s->groups; g++) {
+            const float *patches = patches_of(s, &p, from, count, x + g * p.in_c, copies, &row);
+            gemm->outer(p.out_c, p.patch, count, dy + from * s->out_c + g * p.out_c, 1, s->out_c, patches, row,
+                        add || from > 0, dw + g * p.out_c * p.patch, p.patch, scratch);
+        }
+    }
+}

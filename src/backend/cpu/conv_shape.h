@@ -1,0 +1,54 @@
+/* A convolution call's sizes in one struct, for the implementations that work on f32 with channels innermost. */
+#ifndef TWI_CPU_CONV_SHAPE_H
+#define TWI_CPU_CONV_SHAPE_H
+
+#include "dense.h"
+#include "ops/attrs.h"
+
+/* Row in_y of the input lies under row kernel_y of the kernel at output row out_y where
+ * in_y * spread_h == out_y * stride_h + kernel_y * dilation_h - top; columns alike. */
+typedef struct twi_conv_shape {
+    int64_t samples, groups;
+    int64_t in_h, in_w, in_c, out_h, out_w, out_c, kernel_h, kernel_w;
+    int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
+    int64_t spread_h, spread_w; /* 1, but in the gradient of a strided convolution, which has gaps between input rows */
+} twi_conv_shape;
+
+/* Of a call whose operands x, w and y stand at these places. */
+static inline twi_conv_shape twi_conv_shape_of(const twi_call *call, int x, int w, int y) {
+    const twi_conv2d_attrs *a = call->attrs;
+    const int64_t *in = call->operand[x].shape.dim, *kernel = call->operand[w].shape.dim, *out = call->operand[y].shape.dim;
+    return (twi_conv_shape){
+        .samples = in[0], .groups = a->groups,
+        .in_h = in[2], .in_w = in[3], .in_c = in[1],
+        .out_h = out[2], .out_w = out[3], .out_c = out[1],
+        .kernel_h = kernel[2], .kernel_w = kernel[3],
+        .stride_h = a->stride_h, .stride_w = a->stride_w,
+        .dilation_h = a->dilation_h, .dilation_w = a->dilation_w,
+        .top = a->pad_top, .left = a->pad_left,
+        .spread_h = 1, .spread_w = 1,
+    };
+}
+
+/* The gradient of a convolution's input is itself a convolution: of dy, with the kernel turned by half a circle. */
+static inline twi_conv_shape twi_conv_shape_backward(const twi_conv_shape *s) {
+    twi_conv_shape b = *s;
+    b.in_h = s->out_h, b.in_w = s->out_w, b.in_c = s->out_c;
+    b.out_h = s->in_h, b.out_w = s->in_w, b.out_c = s->in_c;
+    b.spread_h = s->stride_h, b.spread_w = s->stride_w;
+    b.stride_h = s->spread_h, b.stride_w = s->spread_w;
+    b.top = (s->kernel_h - 1) * s->dilation_h - s->top;
+    b.left = (s->kernel_w - 1) * s->dilation_w - s->left;
+    return b;
+}
+
+/* NULL, or why the operands of a convolution are not as these implementations want them. */
+static inline const char *twi_conv_refuse_layout(const twi_call *call) {
+    for (int i = 0; i < call->operand_count; i++) {
+        if (!twi_is_f32(&call->operand[i])) return "an operand is not f32";
+        if (!twi_is_channels_last(&call->operand[i])) return "an operand is not dense with channels innermost";
+    }
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* Dense layers, and any convolution, by products of matrices (gemm.h, conv_patches.h): which calls are taken, and what they
+ * become. */
+#include "conv_patches.h"
+#include "dense.h"
+#include "gemm.h"
+#include "base/memory.h"
+
+const twi_gemm *twi_gemm_for(twi_isa isa) {
+#if defined(__x86_64__)
+    static const twi_gemm *const versions[] = {&twi_gemm_baseline, &twi_gemm_avx2, &twi_gemm_avx512};
+    return versions[isa];
+#else
+    (void)isa;
+    return &twi_gemm_baseline;
+#endif
+}
+
+/* ---- dense layers ---- */
+
+static const char *refuse_dense(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    for (int i = 0; i < call->operand_count; i++) {
+        if (!twi_is_f32(&call->operand[i])) return "an operand is not f32";
+        if (!twi_is_row_major(&call->operand[i])) return "an operand is not row-major";
+    }
+    return NULL;
+}
+
+static tw_status prepare_outer(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)main, (void)tail;
+    site->worker_bytes = twi_gemm_outer_scratch() * sizeof(float);
+    return TW_OK;
+}
+
+static void run_dense_forward(const twi_cpu_site *site, const twi_call *call, const float *bias, bool relu) {
+    const twi_operand *x = &call->operand[0], *w = &call->operand[1], *y = &call->operand[call->operand_count - 1];
+    int64_t samples = x->shape.dim[0], in = x->shape.dim[1], out = w->shape.dim[0];
+    twi_gemm_for(site->isa)->dot(samples, out, in, x->data, in, w->data, in, bias, relu, y->data, out);
+}
+static void dense_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    run_dense_forward(site, call, NULL, false);
+}
+static void dense_forward_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    run_dense_forward(site, call, call->operand[2].data, false);
+}
+static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    run_dense_forward(site, call, call->operand[2].data, true);
+}
+
+static void dense_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const twi_operand *dy = &call->operand[0], *w = &call->operand[1], *dx = &call->operand[2];
+    int64_t samples = dy->shape.dim[0], out = w->shape.dim[0], in = w->shape.dim[1];
+    twi_gemm_for(site->isa)->outer(samples, in, out, dy->data, out, 1, w->data, in, false, dx->data, in, workspace->scratch);
+}
+
+/* A range of rows of dw, from the whole batch. */
+static void dense_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
+    int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
+    twi_gemm_for(site->isa)->outer(call->end - call->begin, in, samples, (const float *)dy->data + call->begin, 1, out,
+                                   x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
+}
+
+/* ---- convolutions ---- */
+
+static const char *refuse_conv(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    return twi_conv_refuse_layout(call);
+}
+
+static twi_conv_shape forward_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 1, call->operand_count - 1); }
+static twi_conv_shape backward_data_shape(const twi_call *call) { return twi_conv_shape_of(call, 2, 1, 0); }
+static twi_conv_shape backward_weights_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 2, 1); }
+
+static tw_status prepare_conv(twi_cpu_site *site, twi_conv_shape shape) {
+    size_t floats;
+    TWI_TRY(twi_patches_scratch(&shape, &floats));
+    return twi_mul_size(&site->worker_bytes, floats, sizeof(float), "convolution patches");
+}
+static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    return prepare_conv(site, forward_shape(main));
+}
+static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    return prepare_conv(site, backward_data_shape(main));
+}
+static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    return prepare_conv(site, backward_weights_shape(main));
+}
+
+static void run_conv_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                             const float *bias, bool relu) {
+    twi_conv_shape shape = forward_shape(call);
+    twi_patches_forward(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data, bias, relu,
+                        call->operand[call->operand_count - 1].data, workspace->scratch);
+}
+static void conv_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    run_conv_forward(site, call, workspace, NULL, false);
+}
+static void conv_forward_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    run_conv_forward(site, call, workspace, call->operand[2].data, false);
+}
+static void conv_forward_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    run_conv_forward(site, call, workspace, call->operand[2].data, true);
+}
+
+static void conv_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_conv_shape shape = backward_data_shape(call);
+    twi_patches_backward_data(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data,
+                              call->operand[2].data, workspace->scratch);
+}
+
+static void conv_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_conv_shape shape = backward_weights_shape(call);
+    twi_patches_backward_weights(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data, !call->first,
+                                 call->operand[2].data, workspace->scratch);
+}
+
+/* ---- table ---- */
+
+#define DENSE(kernel_name, prepare_fn, run_fn) \
+    { .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense, .prepare = prepare_fn, .run = run_fn }
+#define CONV(kernel_name, prepare_fn, run_fn) \
+    { .kernel = "conv2d." kernel_name, .name = "patches", .refuse = refuse_conv, .prepare = prepare_fn, .run = run_fn }
+
+const twi_cpu_impl twi_cpu_gemm_impls[] = {
+    DENSE("forward", NULL, dense_forward),
+    DENSE("forward_bias", NULL, dense_forward_bias),
+    DENSE("forward_bias_relu", NULL, dense_forward_bias_relu),
+    DENSE("backward_data", prepare_outer, dense_backward_data),
+    DENSE("backward_weights", prepare_outer, dense_backward_weights),
+    CONV("forward", prepare_forward, conv_forward),
+    CONV("forward_bias", prepare_forward, conv_forward_bias),
+    CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),
+    CONV("backward_data", prepare_backward_data, conv_backward_data),
+    CONV("backward_weights", prepare_backward_weights, conv_backward_weights),
+    {.kernel = NULL},
+};

@@ -1,0 +1,225 @@
+/* The products of gemm.h, written once; gemm_<isa>.c compiles them with GEMM_NAME and GEMM_ISA for one instruction set. */
+#include "gemm.h"
+#include "vec.h"
+#include <string.h>
+
+#if VEC_WIDTH == 16
+enum { DOT_ROWS = 6, OUTER_ROWS = 12 }; /* 32 registers */
+#else
+enum { DOT_ROWS = 3, OUTER_ROWS = 6 }; /* 16 registers */
+#endif
+enum { DOT_DEPTH = 1024, PANEL = 2 * VEC_WIDTH, PACK_FROM = 32 };
+
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Parts of at most `most`, as even as can be: five rows are 3 + 2, not 3 + 1 + 1. Part p of them begins here. */
+static inline int64_t part_count(int64_t total, int64_t most) { return (total + most - 1) / most; }
+static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) { return total / parts * p + smaller(p, total % parts); }
+
+/* ---- dot ---- */
+
+/* rows x 4 sums along k, each in the elements of a vector, which are added up at the end. */
+VEC_INLINE void dot_tile(const int rows, int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]) {
+    vec s[DOT_ROWS][4];
+    VEC_UNROLL
+    for (int i = 0; i < rows; i++) {
+        VEC_UNROLL
+        for (int j = 0; j < 4; j++) s[i][j] = (vec){0};
+    }
+    int64_t t = 0;
+    for (; t + VEC_WIDTH <= k; t += VEC_WIDTH) {
+        vec bt[4] = {vec_load(b[0] + t), vec_load(b[1] + t), vec_load(b[2] + t), vec_load(b[3] + t)};
+        VEC_UNROLL
+        for (int i = 0; i < rows; i++) {
+            vec at = vec_load(a + i * a_row + t);
+            VEC_UNROLL
+            for (int j = 0; j < 4; j++) s[i][j] = vec_fma(at, bt[j], s[i][j]);
+        }
+    }
+    if (t < k) {
+        int rest = (int)(k - t);
+        VEC_UNROLL
+        for (int i = 0; i < rows; i++) {
+            vec at = vec_load_part(a + i * a_row + t, rest);
+            VEC_UNROLL
+            for (int j = 0; j < 4; j++) s[i][j] = vec_fma(at, vec_load_part(b[j] + t, rest), s[i][j]);
+        }
+    }
+    VEC_UNROLL
+    for (int i = 0; i < rows; i++) sum[i] = vec_sum4(s[i]);
+}
+
+typedef void dot_tile_fn(int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]);
+#define DOT_TILE(rows) \
+    static void dot_tile_##rows(int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]) { \
+        dot_tile(rows, k, a, a_row, b, sum); \
+    }
+DOT_TILE(1)
+DOT_TILE(2)
+DOT_TILE(3)
+#if VEC_WIDTH == 16
+DOT_TILE(4)
+DOT_TILE(5)
+DOT_TILE(6)
+#endif
+static dot_tile_fn *const dot_tiles[DOT_ROWS + 1] = {
+    NULL, dot_tile_1, dot_tile_2, dot_tile_3,
+#if VEC_WIDTH == 16
+    dot_tile_4, dot_tile_5, dot_tile_6,
+#endif
+};
+
+/* What a block of k does with its sums: the first starts from the bias, the others from c, the last may apply relu. */
+static void dot_put(const quad *sum, int64_t rows, int columns, const float *start, int64_t start_row, bool relu, float *c,
+                    int64_t c_row) {
+    for (int64_t r = 0; r < rows; r++, c += c_row, start += start_row) {
+        quad value = sum[r];
+        if (columns == 4) {
+            value += quad_load(start);
+            quad_store(c, relu ? quad_relu(value) : value);
+        } else {
+            for (int j = 0; j < columns; j++) value[j] += start[j];
+            if (relu) value = quad_relu(value);
+            for (int j = 0; j < columns; j++) c[j] = value[j];
+        }
+    }
+}
+
+static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                const float *bias, bool relu, float *c, int64_t c_row) {
+    static const float zeros[4];
+    int64_t tiles = part_count(m, DOT_ROWS);
+    for (int64_t from = 0; from < k || from == 0; from += DOT_DEPTH) {
+        bool first = from == 0, last = from + DOT_DEPTH >= k;
+        for (int64_t j = 0; j < n; j += 4) {
+            int columns = (int)smaller(4, n - j);
+            const float *rows_of_b[4];
+            for (int q = 0; q < 4; q++) rows_of_b[q] = b + (j + smaller(q, columns - 1)) * b_row + from;
+            for (int64_t p = 0; p < tiles; p++) {
+                int64_t i = part_begin(m, tiles, p), rows = part_begin(m, tiles, p + 1) - i;
+                float *to = c + i * c_row + j;
+                quad sum[DOT_ROWS];
+                dot_tiles[rows](smaller(DOT_DEPTH, k - from), a + i * a_row + from, a_row, rows_of_b, sum);
+                dot_put(sum, rows, columns, !first ? to : bias ? bias + j : zeros, first ? 0 : c_row, relu && last, to, c_row);
+            }
+        }
+    }
+}
+
+/* ---- outer ---- */
+
+/* rows x PANEL sums, kept in registers over all of k. a holds the rows side by side for every k. */
+VEC_INLINE void outer_tile(const int rows, int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c,
+                           int64_t c_row) {
+    vec s[OUTER_ROWS][2];
+    VEC_UNROLL
+    for (int i = 0; i < rows; i++) s[i][0] = s[i][1] = (vec){0};
+    for (; k > 0; k--, a += rows, b += b_row) {
+        vec b0 = vec_load(b), b1 = vec_load(b + VEC_WIDTH);
+        VEC_UNROLL
+        for (int i = 0; i < rows; i++) {
+            vec x = vec_splat(a[i]);
+            s[i][0] = vec_fma(x, b0, s[i][0]);
+            s[i][1] = vec_fma(x, b1, s[i][1]);
+        }
+    }
+    VEC_UNROLL
+    for (int i = 0; i < rows; i++, c += c_row) {
+        vec_store(c, add ? s[i][0] + vec_load(c) : s[i][0]);
+        vec_store(c + VEC_WIDTH, add ? s[i][1] + vec_load(c + VEC_WIDTH) : s[i][1]);
+    }
+}
+
+typedef void outer_tile_fn(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c, int64_t c_row);
+#define OUTER_TILE(rows)                                                                                            \
+    static void outer_tile_##rows(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c,     \
+                                  int64_t c_row) {                                                                  \
+        outer_tile(rows, k, a, b, b_row, add, c, c_row);                                                            \
+    }
+OUTER_TILE(1)
+OUTER_TILE(2)
+OUTER_TILE(3)
+OUTER_TILE(4)
+OUTER_TILE(5)
+OUTER_TILE(6)
+#if VEC_WIDTH == 16
+OUTER_TILE(7)
+OUTER_TILE(8)
+OUTER_TILE(9)
+OUTER_TILE(10)
+OUTER_TILE(11)
+OUTER_TILE(12)
+#endif
+static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1] = {
+    NULL, outer_tile_1, outer_tile_2, outer_tile_3, outer_tile_4, outer_tile_5, outer_tile_6,
+#if VEC_WIDTH == 16
+    outer_tile_7, outer_tile_8, outer_tile_9, outer_tile_10, outer_tile_11, outer_tile_12,
+#endif
+};
+
+/* Copies rows of a block into working order: tile after tile, for every k the tile's rows side by side. */
+static void pack_a(int64_t m, int64_t k, const float *a, int64_t a_row, int64_t a_step, float *to) {
+    int64_t tiles = part_count(m, OUTER_ROWS);
+    for (int64_t p = 0; p < tiles; p++) {
+        int64_t i = part_begin(m, tiles, p), end = part_begin(m, tiles, p + 1);
+        for (int64_t t = 0; t < k; t++) {
+            for (int64_t r = i; r < end; r++) *to++ = a[r * a_row + t * a_step];
+        }
+    }
+}
+
+/* Copies `columns` columns of b, filled up with zeros to a panel. */
+static void pack_b(int64_t k, int64_t columns, const float *b, int64_t b_row, float *to) {
+    for (int64_t t = 0; t < k; t++, b += b_row, to += PANEL) {
+        if (columns == PANEL) {
+            vec_store(to, vec_load(b));
+            vec_store(to + VEC_WIDTH, vec_load(b + VEC_WIDTH));
+        } else {
+            for (int64_t j = 0; j < PANEL; j++) to[j] = j < columns ? b[j] : 0;
+        }
+    }
+}
+
+/* One block of rows and of k, its rows packed: panel by panel of columns. Many rows are worth a copy of the panel. */
+static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c,
+                        int64_t c_row, float *panel) {
+    int64_t tiles = part_count(m, OUTER_ROWS);
+    for (int64_t j = 0; j < n; j += PANEL) {
+        int64_t columns = smaller(PANEL, n - j);
+        const float *columns_of_b = b + j;
+        int64_t step = b_row;
+        if (m >= PACK_FROM || columns < PANEL) {
+            pack_b(k, columns, columns_of_b, b_row, panel);
+            columns_of_b = panel, step = PANEL;
+        }
+        for (int64_t p = 0; p < tiles; p++) {
+            int64_t i = part_begin(m, tiles, p), rows = part_begin(m, tiles, p + 1) - i;
+            float *to = c + i * c_row + j;
+            if (columns == PANEL) {
+                outer_tiles[rows](k, a + i * k, columns_of_b, step, add, to, c_row);
+                continue;
+            }
+            float edge[OUTER_ROWS * PANEL];
+            outer_tiles[rows](k, a + i * k, columns_of_b, step, false, edge, PANEL);
+            for (int64_t r = 0; r < rows; r++) {
+                for (int64_t q = 0; q < columns; q++) to[r * c_row + q] = edge[r * PANEL + q] + (add ? to[r * c_row + q] : 0);
+            }
+        }
+    }
+}
+
+static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                  int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
+    int64_t blocks = part_count(m, TWI_GEMM_ROWS), depths = part_count(k, TWI_GEMM_DEPTH);
+    for (int64_t q = 0; q < depths; q++) {
+        int64_t t = part_begin(k, depths, q), depth = part_begin(k, depths, q + 1) - t;
+        for (int64_t p = 0; p < blocks; p++) {
+            int64_t i = part_begin(m, blocks, p), rows = part_begin(m, blocks, p + 1) - i;
+            float *panel = scratch + TWI_GEMM_DEPTH * TWI_GEMM_ROWS;
+            pack_a(rows, depth, a + i * a_row + t * a_step, a_row, a_step, scratch);
+            outer_block(rows, n, depth, scratch, b + t * b_row, b_row, add || q > 0, c + i * c_row, c_row, panel);
+        }
+    }
+}
+
+const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer};

@@ -15,7 +15,7 @@ typedef struct tw_trainer tw_trainer;
 
 /** What was measured over some samples; averages are weighted by samples. */
 typedef struct tw_metrics {
-    double loss;     /**< mean cross-entropy */
+    double loss;     /**< mean cross-entropy; while training that of the smoothed labels, if they are */
     double top1;     /**< share classified right, 0 .. 1; a row with not-a-number counts as wrong */
     double top5;     /**< share with the right class among the first five */
     int64_t samples; /**< how many samples that was */
@@ -27,9 +27,9 @@ typedef struct tw_progress {
     int64_t step, steps;        /**< batches done in this epoch, batches an epoch */
     int64_t updates;            /**< updates committed in all */
     double learning_rate;       /**< of the last update */
-    double images_per_second;   /**< of this epoch so far */
+    double images_per_second;   /**< of this epoch's training so far */
     double seconds;             /**< since fit began */
-    double seconds_left;        /**< estimate for the rest of fit; -1 while unknown */
+    double seconds_left;        /**< estimate for the rest of fit, at the speed of this call; -1 while unknown, never negative else */
     tw_metrics train;           /**< this epoch so far */
     tw_metrics test;            /**< after the last evaluation; samples 0: none yet */
 } tw_progress;
@@ -58,37 +58,43 @@ typedef struct tw_trainer_options {
     tw_progress_fn on_epoch;        /**< after every epoch and its evaluation */
     void *user;
 } tw_trainer_options;
-#define TW_TRAINER_OPTIONS_INIT {sizeof(tw_trainer_options)}
+#define TW_TRAINER_OPTIONS_INIT \
+    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL}
 
-/** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph. Errors: STATE, ARGUMENT, SHAPE. */
+/** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
+ *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in
+ *  C,H,W order. Errors: STATE, ARGUMENT, SHAPE (the output is not [N, classes]). */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_options *options);
 /** Frees a trainer. NULL is fine. */
 TW_API void tw_trainer_destroy(tw_trainer *trainer);
 
 /** Trains for the options' epochs; test may be NULL. Returns TW_OK, TW_STOPPED if a stop was asked for (the model keeps what was learned),
- *  or the first error: LABEL, NUMERIC (names epoch, step, loss), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY.
- *  May be called again: goes on with further epochs. */
+ *  or the first error: LABEL (looked for before the first step: sample, label, classes), NUMERIC (names epoch, step, loss; the step changed
+ *  nothing), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY. All memory is taken before the first step.
+ *  May be called again: goes on with further epochs, numbered on; an epoch that was broken off is begun again. Learning rates follow the
+ *  model's count of updates; where schedule.total is 0, the schedule is spread over the updates done and to come. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test);
 
-/** Measures the model on a data set, in its order, without changing anything. Uses the normalisation fit used, or measures nothing
- *  and uses the options' (ERROR_STATE if there is neither). */
+/** Measures the model on a data set, in its order, without changing anything. Normalises as fit did, or as the options say.
+ *  Errors: STATE if how to normalise is not known yet; NUMERIC if the loss is not finite; LABEL, MISMATCH. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_evaluate(tw_trainer *trainer, const tw_dataset *dataset, tw_metrics *out);
 
-/** Predicted class of every sample of a data set, in its order; classes holds tw_dataset_count values; -1 where logits hold not-a-number. */
+/** Predicted class of every sample of a data set, in its order; classes holds tw_dataset_count values; -1 where logits hold not-a-number.
+ *  Labels are not looked at. Errors: STATE, MISMATCH as tw_trainer_evaluate. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_predict(tw_trainer *trainer, const tw_dataset *dataset, int32_t *classes);
 
 /** matrix[actual * classes + predicted] = number of samples; samples with not-a-number are left out. matrix holds classes x classes values. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_confusion(tw_trainer *trainer, const tw_dataset *dataset, int64_t *matrix);
 
-/** Asks fit to stop after the step under way. Safe from a signal handler and from other threads. */
+/** Asks fit to stop after the step under way (between fits: the next one after its first). Safe from a signal handler and from other threads. */
 TW_API void tw_trainer_stop(tw_trainer *trainer);
 
 /** One row of the history: an epoch. */
 typedef struct tw_history_row {
     int epoch; /**< from 1 */
     double learning_rate;
-    double seconds;
-    double images_per_second;
+    double seconds;           /**< its evaluation included */
+    double images_per_second; /**< of its training */
     tw_metrics train, test; /**< test.samples 0: not evaluated */
 } tw_history_row;
 

@@ -10,9 +10,14 @@ void twi_graph_init(twi_graph *graph, twi_memory *memory, const twi_registry *re
     graph->registry = registry;
 }
 
+void twi_graph_cut(twi_graph *graph, int values, int nodes) {
+    while (graph->value_count > values) twi_put(graph->memory, graph->value[--graph->value_count]);
+    while (graph->node_count > nodes) twi_put(graph->memory, graph->node[--graph->node_count]);
+    graph->status = TW_OK;
+}
+
 void twi_graph_free(twi_graph *graph) {
-    for (int i = 0; i < graph->value_count; i++) twi_put(graph->memory, graph->value[i]);
-    for (int i = 0; i < graph->node_count; i++) twi_put(graph->memory, graph->node[i]);
+    twi_graph_cut(graph, 0, 0);
     twi_put(graph->memory, graph->value);
     twi_put(graph->memory, graph->node);
     memset(graph, 0, sizeof *graph);

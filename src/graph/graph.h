@@ -31,6 +31,8 @@ void twi_graph_free(twi_graph *graph);
 tw_value *twi_graph_fail(twi_graph *graph, tw_status status);
 /* The first failure again, as a failure of the caller's; TW_OK if there was none. */
 tw_status twi_graph_status(const twi_graph *graph);
+/* Takes back what was added after the first so many values and nodes, and the failure that came of it. */
+void twi_graph_cut(twi_graph *graph, int values, int nodes);
 
 void twi_graph_scope_begin(twi_graph *graph, const char *name);
 void twi_graph_scope_end(twi_graph *graph);

@@ -1,0 +1,173 @@
+/* Learns to read handwritten digits: 8x8 images, bundled with the library. Saves the model, its history and a picture of the
+ * learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. */
+#define _POSIX_C_SOURCE 200809L
+#include <talweg/talweg.h>
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef DIGITS_DIR
+#define DIGITS_DIR "examples/data/digits"
+#endif
+
+typedef struct arguments {
+    const char *data, *out;
+    int epochs, threads;
+    uint64_t seed;
+} arguments;
+
+static const char usage[] = "usage: digits [--data DIR] [--out DIR] [--epochs N] [--threads N] [--seed N] [--help]\n"
+                            "\n"
+                            "  --data DIR   the digits as IDX files (default: " DIGITS_DIR ")\n"
+                            "  --out DIR    where model, history and picture go (default: .)\n"
+                            "  --epochs N   times through the training set (default: 20)\n"
+                            "  --threads N  threads to work with (default: all processors)\n"
+                            "  --seed N     of weights, order and dropout (default: 1)\n";
+
+static void leave(const char *complaint, const char *value) {
+    fprintf(stderr, "digits: %s%s\n", complaint, value);
+    exit(2);
+}
+
+/* Everything the library refuses ends the program with the library's own words. */
+static void check(tw_status status) {
+    if (status == TW_OK) return;
+    fprintf(stderr, "digits: %s: %s\n", tw_status_name(status), tw_last_error());
+    exit(1);
+}
+
+static uint64_t number(const char *text, uint64_t largest) {
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || value > largest) leave("not a number in range: ", text);
+    return value;
+}
+
+static arguments parse(int argc, char **argv) {
+    static const struct option options[] = {{"data", 1, NULL, 'd'}, {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'}, {"threads", 1, NULL, 't'},
+                                            {"seed", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    arguments a = {DIGITS_DIR, ".", 20, 0, 1};
+    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
+        case 'd': a.data = optarg; break;
+        case 'o': a.out = optarg; break;
+        case 'e': a.epochs = (int)number(optarg, 100000); break;
+        case 't': a.threads = (int)number(optarg, 1024); break;
+        case 's': a.seed = number(optarg, UINT64_MAX); break;
+        case 'h': fputs(usage, stdout); exit(0);
+        default: fputs(usage, stderr); exit(2);
+        }
+    if (optind < argc) leave("unexpected argument: ", argv[optind]);
+    return a;
+}
+
+/* ---- what one sees while it trains ---- */
+
+/* One line, rewritten a few times a second; only where somebody watches. */
+static bool show_step(void *user, const tw_progress *p) {
+    double *shown = user;
+    bool last = p->step == p->steps;
+    if (!isatty(STDERR_FILENO) || (p->seconds - *shown < 0.1 && !last)) return false;
+    *shown = p->seconds;
+    char left[32] = "--";
+    if (p->seconds_left >= 0) snprintf(left, sizeof left, "%.0f s", p->seconds_left);
+    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %s left   ", p->epoch + 1, p->epochs, (long long)p->step,
+            (long long)p->steps, p->train.loss, p->images_per_second, left);
+    if (last) fprintf(stderr, "\r%79s\r", "");
+    fflush(stderr);
+    return false;
+}
+
+static bool show_epoch(void *user, const tw_progress *p) {
+    (void)user;
+    printf("epoch %2d/%d: train loss %.4f, accuracy %6.2f %%; test loss %.4f, accuracy %6.2f %%; %.0f images/s\n", p->epoch + 1, p->epochs,
+           p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1, p->images_per_second);
+    fflush(stdout);
+    return false;
+}
+
+/* The first Ctrl-C ends training after the step under way, and what was learned is saved; the second ends the program. */
+static tw_trainer *running;
+
+static void on_interrupt(int number) {
+    (void)number;
+    tw_trainer_stop(running);
+}
+
+static void stop_on_interrupt(tw_trainer *trainer) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)SA_RESETHAND;
+    running = trainer;
+    sigaction(SIGINT, &action, NULL);
+}
+
+/* ---- the network ---- */
+
+static tw_value *network(tw_model *model) {
+    tw_value *x = tw_input(model, 1, 8, 8);
+    x = tw_relu(model, tw_conv2d(model, x, 16, 3, TW_OPTIONS(conv2d, .padding = 1)));
+    x = tw_relu(model, tw_conv2d(model, x, 32, 3, TW_OPTIONS(conv2d, .padding = 1)));
+    x = tw_max_pool(model, x, 2, NULL);
+    x = tw_relu(model, tw_dense(model, x, 64, NULL));
+    x = tw_dropout(model, x, 0.5f);
+    return tw_dense(model, x, 10, NULL);
+}
+
+/* ---- afterwards ---- */
+
+static const char *path_in(const char *folder, const char *name) {
+    static char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) leave("the path is too long: ", folder);
+    return path;
+}
+
+static void save(const arguments *a, const tw_model *model, const tw_trainer *trainer) {
+    check(tw_model_save(model, path_in(a->out, "digits.safetensors")));
+    printf("model    %s\n", path_in(a->out, "digits.safetensors"));
+    if (!tw_trainer_count_history(trainer)) return;
+    check(tw_trainer_save_history(trainer, path_in(a->out, "history.csv")));
+    printf("history  %s\n", path_in(a->out, "history.csv"));
+    check(tw_trainer_save_curve(trainer, path_in(a->out, "digits-curve.svg")));
+    printf("picture  %s\n", path_in(a->out, "digits-curve.svg"));
+}
+
+int main(int argc, char **argv) {
+    arguments a = parse(argc, argv);
+    tw_context *context;
+    tw_dataset *train, *test;
+    tw_model *model;
+    tw_trainer *trainer;
+    check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = a.threads)));
+    check(tw_dataset_open(&train, context, a.data, TW_TRAIN, NULL));
+    check(tw_dataset_open(&test, context, a.data, TW_TEST, NULL));
+    check(tw_model_create(&model, context));
+    check(tw_model_build(model, network(model), TW_OPTIONS(model, .seed = a.seed)));
+    printf("%lld digits to learn from, %lld to be tested on; %lld weights, seed %llu, device %s, %d threads\n", (long long)tw_dataset_count(train),
+           (long long)tw_dataset_count(test), (long long)tw_model_count_weights(model), (unsigned long long)a.seed, tw_context_get_device(context),
+           tw_context_get_threads(context));
+
+    double shown = -1;
+    tw_optimizer_options optimizer = {.kind = TW_ADAMW, .learning_rate = 3e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
+    check(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 32, .optimizer = optimizer, .on_step = show_step,
+                                                        .on_epoch = show_epoch, .user = &shown)));
+    stop_on_interrupt(trainer);
+    tw_status status = tw_trainer_fit(trainer, train, test);
+    if (status != TW_STOPPED) check(status);
+
+    save(&a, model, trainer);
+    tw_metrics result;
+    check(tw_trainer_evaluate(trainer, test, &result));
+    printf("test accuracy %.2f %%\n", 100 * result.top1);
+
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(test);
+    tw_dataset_destroy(train);
+    tw_context_destroy(context);
+    return status == TW_STOPPED ? 128 + SIGINT : 0;
+}

@@ -1,0 +1,109 @@
+/* Measuring a model on a data set, predicted classes, the confusion matrix. None of it changes anything in the model. */
+#include "trainer.h"
+
+#include <string.h>
+
+enum { TOP = 5 };
+
+/* Ranks begin at 0; a row with not-a-number ranks behind all classes and so is never a hit, however few classes there are. */
+tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed) {
+    const int top = trainer->classes < TOP ? trainer->classes : TOP;
+    TWI_TRY(tw_program_read(fed->program, trainer->rank, trainer->results, fed->count));
+    for (int i = 0; i < fed->count; i++) {
+        tally->top1 += trainer->results[i] == 0;
+        tally->top5 += trainer->results[i] < top;
+    }
+    tally->loss += tw_program_get_loss(fed->program) * fed->count;
+    tally->samples += fed->count;
+    return TW_OK;
+}
+
+tw_metrics twi_tally_metrics(const twi_tally *tally) {
+    if (!tally->samples) return (tw_metrics){0};
+    const double samples = (double)tally->samples;
+    return (tw_metrics){tally->loss / samples, (double)tally->top1 / samples, (double)tally->top5 / samples, tally->samples};
+}
+
+/* ---- passes over a data set ---- */
+
+static tw_status run_batch(const twi_fed *fed) {
+    tw_status status = tw_program_run(fed->program);
+    return status ? twi_fail_within(status, "samples %lld .. %lld", (long long)fed->first, (long long)fed->first + fed->count - 1) : TW_OK;
+}
+
+tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
+    tw_trainer *trainer = feed->trainer;
+    twi_tally tally = {0};
+    *out = (tw_metrics){0};
+    TWI_TRY(twi_feed_start(feed, 0));
+    for (;;) {
+        twi_fed fed;
+        if (stoppable && atomic_load(&trainer->stop)) return TW_OK;
+        TWI_TRY(twi_feed_next(feed, &fed));
+        if (!fed.program) break;
+        TWI_TRY(run_batch(&fed));
+        TWI_TRY(twi_tally_add(&tally, trainer, &fed));
+    }
+    *out = twi_tally_metrics(&tally);
+    return TW_OK;
+}
+
+static tw_status predict_all(twi_feed *feed, int32_t *classes) {
+    TWI_TRY(twi_feed_start(feed, 0));
+    for (;;) {
+        twi_fed fed;
+        TWI_TRY(twi_feed_next(feed, &fed));
+        if (!fed.program) return TW_OK;
+        TWI_TRY(run_batch(&fed));
+        TWI_TRY(tw_program_read(fed.program, feed->trainer->argmax, classes + fed.first, fed.count));
+    }
+}
+
+/* ---- the public calls ---- */
+
+static tw_status check_call(const tw_trainer *trainer, const tw_dataset *dataset, const void *out, bool labelled, const char *function) {
+    if (!trainer || !dataset || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", function, !trainer ? "trainer" : !dataset ? "dataset" : "the result");
+    if (!trainer->normalization.channels && !trainer->options.no_normalization)
+        return TWI_FAIL(TW_ERROR_STATE, "%s: how to normalise is not known yet: fit first, or give the trainer normalization or no_normalization", function);
+    return twi_trainer_check_data(trainer, dataset, labelled, function);
+}
+
+tw_status tw_trainer_evaluate(tw_trainer *trainer, const tw_dataset *dataset, tw_metrics *out) {
+    if (out) *out = (tw_metrics){0};
+    TWI_TRY(check_call(trainer, dataset, out, true, "tw_trainer_evaluate"));
+    twi_feed feed;
+    tw_status status = twi_feed_open(&feed, trainer, TWI_USE_EVALUATE, dataset);
+    if (status == TW_OK) status = twi_trainer_measure(&feed, false, out);
+    twi_feed_close(&feed);
+    return status ? twi_fail_within(status, "tw_trainer_evaluate") : TW_OK;
+}
+
+static tw_status predict(tw_trainer *trainer, const tw_dataset *dataset, int32_t *classes) {
+    twi_feed feed;
+    tw_status status = twi_feed_open(&feed, trainer, TWI_USE_PREDICT, dataset);
+    if (status == TW_OK) status = predict_all(&feed, classes);
+    twi_feed_close(&feed);
+    return status;
+}
+
+tw_status tw_trainer_predict(tw_trainer *trainer, const tw_dataset *dataset, int32_t *classes) {
+    TWI_TRY(check_call(trainer, dataset, classes, false, "tw_trainer_predict"));
+    tw_status status = predict(trainer, dataset, classes);
+    return status ? twi_fail_within(status, "tw_trainer_predict") : TW_OK;
+}
+
+tw_status tw_trainer_confusion(tw_trainer *trainer, const tw_dataset *dataset, int64_t *matrix) {
+    TWI_TRY(check_call(trainer, dataset, matrix, true, "tw_trainer_confusion"));
+    const int64_t count = tw_dataset_count(dataset);
+    const size_t classes = (size_t)trainer->classes;
+    int32_t *predicted;
+    TWI_TRY(twi_get(trainer->memory, &predicted, (size_t)count, sizeof *predicted, "predicted classes"));
+    tw_status status = predict(trainer, dataset, predicted);
+    if (status == TW_OK) {
+        memset(matrix, 0, classes * classes * sizeof *matrix);
+        for (int64_t i = 0; i < count; i++)
+            if (predicted[i] >= 0) matrix[(size_t)tw_dataset_get_labels(dataset)[i] * classes + (size_t)predicted[i]]++;
+    }
+    twi_put(trainer->memory, predicted);
+    return status ? twi_fail_within(status, "tw_trainer_confusion") : TW_OK;
+}

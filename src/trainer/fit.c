@@ -1,0 +1,216 @@
+/* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step; from then on
+ * nothing is allocated. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "trainer.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+/* What a sample costs in evaluation, as a share of training, until an evaluation has been timed: forward, but no backward. */
+static const double evaluation_share = 1.0 / 3;
+
+typedef struct spent {
+    double seconds;
+    int64_t samples;
+} spent;
+
+typedef struct fit {
+    tw_trainer *trainer;
+    twi_feed train, test; /* test is closed if there is no test set */
+    tw_progress progress;
+    twi_tally tally;      /* of this epoch */
+    double began, epoch_began;
+    spent training, testing; /* in this call; what came before says nothing of its speed */
+    spent epoch;             /* of it, training in this epoch */
+    bool stopping;
+} fit;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time); /* exists everywhere and cannot fail */
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* ---- progress ---- */
+
+/* Evaluations from this epoch's own on, those before `epoch` being done. */
+static int64_t evaluations_from(const fit *f, int epoch) {
+    const int every = f->trainer->options.evaluate_every, end = f->progress.epochs;
+    if (!f->test.loader || epoch >= end) return 0;
+    return end / every - epoch / every + (end % every != 0);
+}
+
+static bool evaluation_due(const fit *f, int epoch) { return evaluations_from(f, epoch) > evaluations_from(f, epoch + 1); }
+
+/* At the speed so far of this very call: a fit that goes on from an earlier one must not count that one's steps as its own. */
+static double seconds_left(const fit *f, int evaluated) {
+    const tw_progress *p = &f->progress;
+    if (!f->training.samples) return -1;
+    const double sample = f->training.seconds / (double)f->training.samples;
+    const double tested = f->testing.samples ? f->testing.seconds / (double)f->testing.samples : sample * evaluation_share;
+    const double steps = (double)(p->epochs - p->epoch) * (double)p->steps - (double)p->step;
+    const double mean_batch = (double)f->tally.samples / (double)p->step;
+    const double tests = (double)evaluations_from(f, evaluated) * (double)(f->test.loader ? tw_dataset_count(f->test.dataset) : 0);
+    return steps * mean_batch * sample + tests * tested;
+}
+
+static void update_progress(fit *f, int evaluated) {
+    tw_progress *p = &f->progress;
+    p->updates = (int64_t)tw_model_get_updates(f->trainer->model);
+    p->learning_rate = tw_model_get_learning_rate(f->trainer->model);
+    p->images_per_second = f->epoch.seconds > 0 ? (double)f->epoch.samples / f->epoch.seconds : 0;
+    p->seconds = now() - f->began;
+    p->seconds_left = seconds_left(f, evaluated);
+    p->train = twi_tally_metrics(&f->tally);
+}
+
+/* Calls back, and notes whether to stop. */
+static void report(fit *f, tw_progress_fn call, int evaluated) {
+    if (call) {
+        update_progress(f, evaluated);
+        if (call(f->trainer->options.user, &f->progress)) f->stopping = true;
+    }
+    if (atomic_exchange(&f->trainer->stop, false)) f->stopping = true;
+}
+
+/* ---- an epoch ---- */
+
+static tw_status step(fit *f, const twi_fed *fed) {
+    TWI_TRY(tw_program_run(fed->program));
+    return twi_tally_add(&f->tally, f->trainer, fed);
+}
+
+static void count_step(fit *f, int samples, double began) {
+    const double seconds = now() - began;
+    f->progress.step++;
+    f->training.seconds += seconds;
+    f->training.samples += samples;
+    f->epoch.seconds += seconds;
+    f->epoch.samples += samples;
+}
+
+static tw_status train_epoch(fit *f) {
+    tw_progress *p = &f->progress;
+    p->step = 0;
+    f->tally = (twi_tally){0};
+    f->epoch = (spent){0, 0};
+    TWI_TRY(twi_feed_start(&f->train, p->epoch));
+    double began = now();
+    while (!f->stopping) {
+        twi_fed fed;
+        tw_status status = twi_feed_next(&f->train, &fed);
+        if (status == TW_OK && !fed.program) break;
+        if (status == TW_OK) status = step(f, &fed);
+        if (status) return twi_fail_within(status, "epoch %d, step %lld", p->epoch + 1, (long long)p->step + 1);
+        const double done = now();
+        count_step(f, fed.count, began);
+        began = done; /* so that the callback's time counts, with the next step */
+        report(f, f->trainer->options.on_step, p->epoch);
+    }
+    return TW_OK;
+}
+
+static tw_status evaluate_epoch(fit *f) {
+    const double began = now();
+    tw_status status = twi_trainer_measure(&f->test, true, &f->progress.test);
+    f->testing.seconds += now() - began;
+    f->testing.samples += f->progress.test.samples;
+    return status ? twi_fail_within(status, "evaluation after epoch %d", f->progress.epoch + 1) : TW_OK;
+}
+
+static void note_epoch(fit *f, bool evaluated) {
+    update_progress(f, f->progress.epoch + 1);
+    const tw_progress *p = &f->progress;
+    tw_history_row row = {.epoch = p->epoch + 1, .learning_rate = p->learning_rate, .images_per_second = p->images_per_second, .train = p->train};
+    row.seconds = now() - f->epoch_began;
+    if (evaluated) row.test = p->test;
+    twi_history_add(f->trainer, &row);
+}
+
+static tw_status stopped(const fit *f) {
+    const tw_progress *p = &f->progress;
+    return TWI_FAIL(TW_STOPPED, "tw_trainer_fit: stopped on request in epoch %d after step %lld of %lld; the model keeps what it learned", p->epoch + 1,
+                    (long long)p->step, (long long)p->steps);
+}
+
+static tw_status run_epoch(fit *f) {
+    tw_progress *p = &f->progress;
+    f->epoch_began = now();
+    TWI_TRY(train_epoch(f));
+    if (p->step < p->steps) return stopped(f);
+    const bool evaluated = !f->stopping && evaluation_due(f, p->epoch);
+    tw_status status = evaluated ? evaluate_epoch(f) : TW_OK;
+    note_epoch(f, evaluated);
+    TWI_TRY(status);
+    if (!f->stopping) report(f, f->trainer->options.on_epoch, p->epoch + 1);
+    return f->stopping ? stopped(f) : TW_OK;
+}
+
+/* ---- the whole ---- */
+
+static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *train) {
+    tw_normalization *n = &trainer->normalization;
+    const int channels = tw_dataset_get_channels(train);
+    if (trainer->options.no_normalization || n->channels) return TW_OK;
+    if (channels > TW_MAX_CHANNELS)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "%d channels; at most %d can be normalised: set no_normalization and give normalised samples", channels, TW_MAX_CHANNELS);
+    tw_normalization measured = {.channels = channels};
+    TWI_TRY(tw_dataset_measure(train, measured.mean, measured.deviation));
+    *n = measured;
+    return TW_OK;
+}
+
+/* A cosine that ended with the last fit would leave nothing to learn with: it is spread anew over all updates, those before and those
+ * to come. */
+static void settle_schedule(tw_trainer *trainer, int64_t steps) {
+    tw_schedule *schedule = &trainer->options.optimizer.schedule;
+    *schedule = trainer->schedule;
+    schedule->warmup += (int64_t)llround(trainer->options.warmup_epochs * (double)steps);
+    if (!schedule->total) schedule->total = (int64_t)tw_model_get_updates(trainer->model) + trainer->options.epochs * steps;
+}
+
+static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) {
+    tw_trainer *trainer = f->trainer;
+    const tw_trainer_options *o = &trainer->options;
+    TWI_TRY(twi_trainer_check_data(trainer, train, true, "the training set"));
+    if (test) TWI_TRY(twi_trainer_check_data(trainer, test, true, "the test set"));
+    if (o->epochs > INT_MAX - trainer->history_count)
+        return TWI_FAIL(TW_ERROR_OVERFLOW, "%d epochs done and %d to come are too many to count", trainer->history_count, o->epochs);
+    f->progress.epoch = trainer->history_count;
+    f->progress.epochs = trainer->history_count + o->epochs;
+    f->progress.steps = twi_trainer_count_steps(trainer, train);
+    TWI_TRY(measure_normalization(trainer, train));
+    TWI_TRY(twi_history_reserve(trainer, o->epochs));
+    settle_schedule(trainer, f->progress.steps);
+    twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
+    TWI_TRY(twi_feed_open(&f->train, trainer, TWI_USE_TRAIN, train));
+    if (test) TWI_TRY(twi_feed_open(&f->test, trainer, TWI_USE_EVALUATE, test));
+    twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_INFO, "fit: %lld samples, %s, batch %d, %lld steps an epoch, epochs %d to %d, seed %llu",
+                 (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch, (long long)f->progress.steps,
+                 f->progress.epoch + 1, f->progress.epochs, (unsigned long long)o->seed);
+    return TW_OK;
+}
+
+static tw_status run(fit *f) {
+    for (; f->progress.epoch < f->progress.epochs; f->progress.epoch++) TWI_TRY(run_epoch(f));
+    return TW_OK;
+}
+
+tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test) {
+    if (!trainer || !train) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_fit: %s is NULL", trainer ? "the training set" : "trainer");
+    if (trainer->fitting) return TWI_FAIL(TW_ERROR_STATE, "tw_trainer_fit: called from a callback of a fit that is under way");
+    fit f;
+    memset(&f, 0, sizeof f);
+    f.trainer = trainer;
+    f.began = now();
+    trainer->fitting = true;
+    tw_status status = begin(&f, train, test);
+    if (status == TW_OK) status = run(&f);
+    twi_feed_close(&f.test);
+    twi_feed_close(&f.train);
+    trainer->fitting = false;
+    if (status == TW_OK || status == TW_STOPPED) return status;
+    return twi_fail_within(status, "tw_trainer_fit");
+}

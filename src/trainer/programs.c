@@ -1,0 +1,103 @@
+/* The trainer's programs: one for each use and batch size, kept for the next who wants it. */
+#include "trainer.h"
+
+#include <stddef.h>
+
+typedef struct recipe {
+    bool train, optimized;
+    size_t loss, output; /* where the trainer has the value; loss NONE: without */
+} recipe;
+
+#define NONE SIZE_MAX
+
+static const recipe recipes[] = {
+    [TWI_USE_TRAIN] = {true, true, offsetof(tw_trainer, loss), offsetof(tw_trainer, rank)},
+    [TWI_USE_EVALUATE] = {false, false, offsetof(tw_trainer, plain_loss), offsetof(tw_trainer, rank)},
+    [TWI_USE_PREDICT] = {false, false, NONE, offsetof(tw_trainer, argmax)},
+};
+
+static tw_value *value_at(const tw_trainer *trainer, size_t offset) { return *(tw_value *const *)(const void *)((const char *)trainer + offset); }
+
+static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out) {
+    const recipe *r = &recipes[use];
+    tw_value *output = value_at(trainer, r->output);
+    tw_loss loss = {r->loss == NONE ? NULL : value_at(trainer, r->loss), 1};
+    tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
+    options.train = r->train;
+    options.losses = &loss;
+    options.loss_count = loss.value != NULL;
+    options.outputs = &output;
+    options.output_count = 1;
+    if (r->optimized) options.optimizer = &trainer->options.optimizer;
+    return tw_program_create(out, trainer->model, batch, &options);
+}
+
+/* Room to read the results of a batch into. */
+static tw_status reserve_results(tw_trainer *trainer, int64_t batch) {
+    if ((size_t)batch <= trainer->result_capacity) return TW_OK;
+    TWI_TRY(twi_grow(trainer->memory, &trainer->results, (size_t)batch, sizeof *trainer->results, "results of a batch"));
+    trainer->result_capacity = (size_t)batch;
+    return TW_OK;
+}
+
+static void destroy(twi_cached *cached) {
+    tw_program_destroy(cached->program);
+    *cached = (twi_cached){0};
+}
+
+static twi_cached *find(tw_trainer *trainer, twi_use use, int64_t batch) {
+    for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) {
+        twi_cached *cached = &trainer->cached[i];
+        if (cached->program && cached->use == use && tw_program_get_batch(cached->program) == batch) return cached;
+    }
+    return NULL;
+}
+
+/* A free place, or that of the program longest unwanted. */
+static twi_cached *make_room(tw_trainer *trainer) {
+    twi_cached *oldest = NULL;
+    for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) {
+        twi_cached *cached = &trainer->cached[i];
+        if (!cached->program) return cached;
+        if (!cached->holders && (!oldest || cached->asked < oldest->asked)) oldest = cached;
+    }
+    if (oldest) destroy(oldest);
+    return oldest;
+}
+
+tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out) {
+    *out = NULL;
+    TWI_TRY(reserve_results(trainer, batch));
+    twi_cached *cached = find(trainer, use, batch);
+    if (!cached) {
+        tw_program *made;
+        tw_status status = make(trainer, use, batch, &made);
+        if (status) { /* the arena may have been on its way to another place: what nobody holds is made anew when wanted */
+            for (twi_use each = TWI_USE_TRAIN; each <= TWI_USE_PREDICT; each++) twi_trainer_forget(trainer, each);
+            return status;
+        }
+        cached = make_room(trainer);
+        if (!cached) {
+            tw_program_destroy(made);
+            return TWI_FAIL(TW_ERROR_STATE, "trainer: all of its %d programs are at work", TWI_CACHED_PROGRAMS);
+        }
+        cached->program = made;
+        cached->use = use;
+    }
+    cached->holders++;
+    cached->asked = ++trainer->asked;
+    *out = cached->program;
+    return TW_OK;
+}
+
+void twi_trainer_let_go(tw_trainer *trainer, const tw_program *program) {
+    for (int i = 0; program && i < TWI_CACHED_PROGRAMS; i++)
+        if (trainer->cached[i].program == program) trainer->cached[i].holders--;
+}
+
+void twi_trainer_forget(tw_trainer *trainer, twi_use use) {
+    for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) {
+        twi_cached *cached = &trainer->cached[i];
+        if (cached->program && cached->use == use && !cached->holders) destroy(cached);
+    }
+}

@@ -1,0 +1,107 @@
+/* The inside of a trainer, as its files share it: trainer.c makes the object, programs.c keeps its programs, feed.c brings data to
+ * them, fit.c trains, evaluate.c measures and predicts, history.c and curve.c write down what came out. */
+#ifndef TWI_TRAINER_TRAINER_H
+#define TWI_TRAINER_TRAINER_H
+
+#include "base/atomic_file.h"
+#include "base/context.h"
+#include <talweg/program.h>
+#include <talweg/trainer.h>
+
+#include <stdatomic.h>
+
+/* What a program of the trainer is for. */
+typedef enum twi_use {
+    TWI_USE_TRAIN,    /* loss, its gradients, the update; ranks */
+    TWI_USE_EVALUATE, /* plain loss; ranks */
+    TWI_USE_PREDICT   /* classes */
+} twi_use;
+
+typedef struct twi_cached {
+    tw_program *program; /* NULL: the place is free */
+    twi_use use;
+    int holders;    /* feeds that work with it */
+    uint64_t asked; /* when it was last wanted */
+} twi_cached;
+
+/* Full and shorter last batch of fit's two data sets, the same of two more evaluated from a callback, and two to spare. */
+enum { TWI_CACHED_PROGRAMS = 8 };
+
+struct tw_trainer {
+    tw_model *model;
+    twi_memory *memory;
+    tw_trainer_options options; /* defaults filled in; optimizer with the schedule of the fit under way */
+    tw_schedule schedule;       /* as it was given */
+    tw_value *input, *labels, *loss, *plain_loss, *rank, *argmax;
+    int classes;
+    twi_cached cached[TWI_CACHED_PROGRAMS];
+    uint64_t asked;
+    int32_t *results; /* what was read of one batch: ranks or classes */
+    size_t result_capacity;
+    tw_normalization normalization; /* channels 0: not known yet, or none wanted */
+    tw_history_row *history;
+    int history_count, history_capacity;
+    bool fitting;
+    atomic_bool stop; /* written by signal handlers and other threads */
+};
+
+/* ---- programs.c ---- */
+
+/* The program for a use and a batch, made if it is not there; it stays until it is let go. */
+tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out);
+/* Ends a hold; NULL is fine. The program stays for the next one who wants it, as long as there is room. */
+void twi_trainer_let_go(tw_trainer *trainer, const tw_program *program);
+/* Destroys the programs of a use that nobody holds. */
+void twi_trainer_forget(tw_trainer *trainer, twi_use use);
+
+/* ---- feed.c ---- */
+
+/* A data set on its way through the programs of one use. */
+typedef struct twi_feed {
+    tw_trainer *trainer;
+    const tw_dataset *dataset;
+    tw_loader *loader;        /* NULL: the feed is closed */
+    tw_program *full, *short_last; /* NULL where no batch has that length */
+} twi_feed;
+
+/* One batch in its program, ready to run. */
+typedef struct twi_fed {
+    tw_program *program; /* NULL: the epoch is over */
+    int count;
+    int64_t first; /* place of its first sample in the epoch */
+} twi_fed;
+
+/* Does a data set fit the model? `what` begins the message, e.g. "tw_trainer_fit: the training set". Errors: MISMATCH, LABEL. */
+tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled, const char *what);
+/* Batches an epoch of training. */
+int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dataset);
+/* Takes all memory that going through the data set needs. On failure the feed is closed. */
+tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
+tw_status twi_feed_start(twi_feed *feed, int64_t epoch);
+tw_status twi_feed_next(twi_feed *feed, twi_fed *out);
+/* A closed feed is fine. */
+void twi_feed_close(twi_feed *feed);
+
+/* ---- evaluate.c ---- */
+
+/* Sums over samples, from which averages are made. */
+typedef struct twi_tally {
+    double loss;
+    int64_t top1, top5, samples;
+} twi_tally;
+
+/* Adds what a run of a training or evaluation program found. */
+tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed);
+tw_metrics twi_tally_metrics(const twi_tally *tally);
+/* Runs a whole data set through evaluation programs. Breaks off when a stop is asked for, if `stoppable`: then *out has no samples. */
+tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out);
+
+/* ---- history.c ---- */
+
+/* Room for `epochs` further rows, so that fit allocates nothing between its epochs. */
+tw_status twi_history_reserve(tw_trainer *trainer, int epochs);
+void twi_history_add(tw_trainer *trainer, const tw_history_row *row);
+/* Writes a file through `write`, with numbers as the C locale writes them, whatever the program's locale is. */
+tw_status twi_history_save(const tw_trainer *trainer, const char *path, void (*write)(const tw_trainer *trainer, twi_atomic_file *file));
+
+#endif

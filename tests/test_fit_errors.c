@@ -1,0 +1,235 @@
+/* What fit and its trainer refuse, and that everything works on afterwards; memory: none taken while training, any of it refused. */
+#include "small_task.h"
+
+#include <math.h>
+
+#define ADAM {.kind = TW_ADAMW, .learning_rate = 0.02}
+
+static tw_trainer *trainer_of(tw_model *model, const tw_trainer_options *options) {
+    tw_trainer *trainer;
+    CHECK_OK(tw_trainer_create(&trainer, model, options));
+    return trainer;
+}
+
+/* ---- options and models ---- */
+
+static void refuses_options_and_models(void **state) {
+    (void)state;
+    tw_model *model = task_plain_model(task_context, 1), *unbuilt, *image;
+    tw_trainer *trainer;
+    const struct {
+        tw_trainer_options options;
+        const char *says;
+    } refused[] = {
+        {{.epochs = -1}, "epochs is -1"},
+        {{.batch = -1}, "batch is -1"},
+        {{.evaluation_batch = -2}, "evaluation_batch is -2"},
+        {{.evaluate_every = -1}, "evaluate_every is -1"},
+        {{.warmup_epochs = NAN}, "warmup_epochs is nan"},
+        {{.label_smoothing = 1.5f}, "label_smoothing is 1.5"},
+        {{.optimizer = {.momentum = 1}}, "momentum 1"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        tw_trainer_options options = refused[i].options;
+        options.size = sizeof options;
+        CHECK_FAILS(tw_trainer_create(&trainer, model, &options), TW_ERROR_ARGUMENT, refused[i].says);
+        assert_null(trainer);
+    }
+    CHECK_FAILS(tw_trainer_create(&trainer, NULL, NULL), TW_ERROR_ARGUMENT, "model is NULL");
+    CHECK_OK(tw_model_create(&unbuilt, task_context));
+    CHECK_FAILS(tw_trainer_create(&trainer, unbuilt, NULL), TW_ERROR_STATE, "tw_model_build");
+    CHECK_OK(tw_model_create(&image, task_context));
+    CHECK_OK(tw_model_build(image, tw_relu(image, tw_input(image, 1, 2, 2)), NULL));
+    CHECK_FAILS(tw_trainer_create(&trainer, image, NULL), TW_ERROR_SHAPE, "[N, classes]");
+    tw_model_destroy(image);
+    tw_model_destroy(unbuilt);
+    tw_model_destroy(model);
+}
+
+static void refuses_calls_that_come_too_early(void **state) {
+    (void)state;
+    tw_dataset *data = task_data(task_context, 6, 1);
+    tw_model *model = task_plain_model(task_context, 1);
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 8, .drop_last = true));
+    tw_metrics metrics;
+    int32_t classes[6];
+    CHECK_FAILS(tw_trainer_evaluate(trainer, data, &metrics), TW_ERROR_STATE, "fit first");
+    CHECK_FAILS(tw_trainer_predict(trainer, data, classes), TW_ERROR_STATE, "fit first");
+    CHECK_FAILS(tw_trainer_fit(trainer, data, NULL), TW_ERROR_ARGUMENT, "drop_last leaves no batch");
+    CHECK_FAILS(tw_trainer_fit(trainer, NULL, NULL), TW_ERROR_ARGUMENT, "training set is NULL");
+    CHECK_FAILS(tw_trainer_evaluate(trainer, NULL, &metrics), TW_ERROR_ARGUMENT, "dataset is NULL");
+    tw_trainer_destroy(trainer);
+    tw_trainer_destroy(NULL);
+    tw_model_destroy(model);
+    tw_dataset_destroy(data);
+}
+
+/* ---- data ---- */
+
+/* Every failing fit leaves the parameters, bit for bit, and the counters; then good data trains. */
+static void assert_fit_fails(tw_model *model, tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test, tw_status status, const char *says) {
+    size_t count;
+    uint64_t updates = tw_model_get_updates(model);
+    float *before = task_parameters(model, &count);
+    CHECK_FAILS(tw_trainer_fit(trainer, train, test), status, says);
+    assert_true(task_unchanged(model, before));
+    assert_int_equal(tw_model_get_updates(model), updates);
+    free(before);
+}
+
+static void refuses_labels_outside(void **state) {
+    (void)state;
+    const int32_t labels[] = {0, 1, 2, 0, 1, 3, 0};
+    tw_dataset *good = task_data(task_context, 12, 1), *bad = task_data_labelled(task_context, 7, 1, labels, 4);
+    tw_dataset *roomy = task_data_labelled(task_context, 5, 1, labels, 4);
+    tw_model *model = task_model(task_context, 1);
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 4, .optimizer = ADAM));
+    tw_metrics metrics;
+    int64_t matrix[TASK_CLASSES * TASK_CLASSES];
+    int32_t predicted[7];
+    assert_fit_fails(model, trainer, bad, NULL, TW_ERROR_LABEL, "the training set: label 3 of sample 5 is outside 0 .. 2");
+    assert_fit_fails(model, trainer, good, bad, TW_ERROR_LABEL, "the test set: label 3 of sample 5 is outside 0 .. 2");
+    CHECK_OK(tw_trainer_fit(trainer, good, good));
+    CHECK_FAILS(tw_trainer_evaluate(trainer, bad, &metrics), TW_ERROR_LABEL, "label 3 of sample 5");
+    CHECK_FAILS(tw_trainer_confusion(trainer, bad, matrix), TW_ERROR_LABEL, "label 3 of sample 5");
+    CHECK_OK(tw_trainer_predict(trainer, bad, predicted)); /* asks for no label */
+    CHECK_OK(tw_trainer_fit(trainer, roomy, NULL)); /* more classes than the model has, but none of them used */
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(roomy);
+    tw_dataset_destroy(good);
+    tw_dataset_destroy(bad);
+}
+
+static void refuses_samples_that_do_not_fit(void **state) {
+    (void)state;
+    static const float images[3 * 12 * 12] = {0};
+    const int32_t label = 0;
+    tw_dataset *good = task_data(task_context, 12, 1), *colour;
+    CHECK_OK(tw_dataset_create_from(&colour, task_context, TW_F32, images, 1, 3, 12, 12, &label, NULL));
+    tw_model *model = task_model(task_context, 1);
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 4));
+    assert_fit_fails(model, trainer, colour, NULL, TW_ERROR_MISMATCH, "[3, 12, 12] (channels, height, width), the model's input 'input1' takes [1, 12, 12]");
+    assert_fit_fails(model, trainer, good, colour, TW_ERROR_MISMATCH, "the test set");
+    CHECK_OK(tw_trainer_fit(trainer, good, NULL));
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(colour);
+    tw_dataset_destroy(good);
+}
+
+static void a_loss_that_is_not_finite_changes_nothing(void **state) {
+    (void)state;
+    enum { COUNT = 8 };
+    float images[COUNT * TASK_PIXELS];
+    int32_t labels[COUNT];
+    for (int i = 0; i < COUNT * TASK_PIXELS; i++) images[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < COUNT; i++) labels[i] = i % TASK_CLASSES;
+    images[5 * TASK_PIXELS + 3] = INFINITY;
+    tw_dataset *good = task_data(task_context, 12, 1), *bad, *mended;
+    const int64_t first[] = {0, 1, 2, 3};
+    CHECK_OK(tw_dataset_create_from(&bad, task_context, TW_F32, images, COUNT, 1, TASK_SIDE, TASK_SIDE, labels, NULL));
+    CHECK_OK(tw_dataset_create_subset(&mended, bad, first, 4));
+    tw_model *model = task_model(task_context, 1), *twin = task_model(task_context, 1);
+    const tw_trainer_options options = {sizeof options, .no_normalization = true, .no_shuffle = true, .batch = 4, .optimizer = ADAM};
+    tw_trainer *trainer = trainer_of(model, &options), *other = trainer_of(twin, &options);
+    CHECK_FAILS(tw_trainer_fit(trainer, bad, NULL), TW_ERROR_NUMERIC, "tw_trainer_fit: epoch 1, step 2: ");
+    assert_non_null(strstr(tw_last_error(), "the loss is"));
+    assert_int_equal(tw_model_get_updates(model), 1);
+    CHECK_OK(tw_trainer_fit(other, mended, NULL)); /* the first step alone: running statistics, too, are those it left */
+    size_t count;
+    float *expected = task_parameters(twin, &count);
+    assert_true(task_unchanged(model, expected));
+    free(expected);
+    CHECK_OK(tw_trainer_fit(trainer, good, good));
+    tw_trainer_destroy(other);
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(twin);
+    tw_model_destroy(model);
+    tw_dataset_destroy(mended);
+    tw_dataset_destroy(bad);
+    tw_dataset_destroy(good);
+}
+
+/* ---- memory ---- */
+
+typedef struct memory_log {
+    tw_memory_stats first, last;
+} memory_log;
+
+static bool log_memory(void *user, const tw_progress *p) {
+    memory_log *log = user;
+    *(p->epoch == 0 && p->step == 1 ? &log->first : &log->last) = tw_context_get_memory(task_context);
+    return false;
+}
+
+static void training_takes_no_memory(void **state) {
+    (void)state;
+    tw_dataset *train = task_data(task_context, 70, 1), *test = task_data(task_context, 30, 2);
+    tw_model *model = task_model(task_context, 1);
+    for (int workers = 0; workers < 3; workers += 2) {
+        memory_log log;
+        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 50, .batch = 16, .evaluation_batch = 16, .workers = workers, .flip = true,
+                                                           .on_step = log_memory, .on_epoch = log_memory, .user = &log));
+        CHECK_OK(tw_trainer_fit(trainer, train, test));
+        assert_int_equal(log.last.allocations, log.first.allocations);
+        assert_int_equal(log.last.bytes, log.first.bytes);
+        tw_trainer_destroy(trainer);
+    }
+    tw_model_destroy(model);
+    tw_dataset_destroy(train);
+    tw_dataset_destroy(test);
+}
+
+static bool fail_at(void *user, uint64_t index, size_t bytes) {
+    (void)bytes;
+    return index == *(uint64_t *)user;
+}
+
+static tw_status create_and_fit(tw_model *model, const tw_dataset *data) {
+    tw_trainer *trainer;
+    tw_metrics metrics;
+    int64_t matrix[TASK_CLASSES * TASK_CLASSES];
+    tw_status status = tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .batch = 4, .workers = 1, .optimizer = ADAM));
+    if (status) {
+        assert_null(trainer);
+        return status;
+    }
+    status = tw_trainer_fit(trainer, data, data);
+    if (status == TW_OK) status = tw_trainer_evaluate(trainer, data, &metrics);
+    if (status == TW_OK) status = tw_trainer_confusion(trainer, data, matrix);
+    tw_trainer_destroy(trainer);
+    return status;
+}
+
+/* Each allocation in turn is refused; the model that met with it trains as soon as there is memory. */
+static void any_allocation_may_fail(void **state) {
+    (void)state;
+    tw_dataset *data = task_data(task_context, 10, 1);
+    uint64_t blocks = tw_context_get_memory(task_context).blocks, failing = 0;
+    for (tw_status status = TW_ERROR_OUT_OF_MEMORY; status; failing++) {
+        tw_model *model = task_model(task_context, 1);
+        tw_context_set_memory_hook(task_context, fail_at, &failing);
+        status = create_and_fit(model, data);
+        tw_context_set_memory_hook(task_context, NULL, NULL);
+        if (status && status != TW_ERROR_OUT_OF_MEMORY) fail_msg("allocation %d refused: %s", (int)failing, tw_last_error());
+        if (status) CHECK_OK(create_and_fit(model, data));
+        tw_model_destroy(model);
+        assert_int_equal(tw_context_get_memory(task_context).blocks, blocks);
+    }
+    assert_true(failing > 50); /* it was a real run */
+    tw_dataset_destroy(data);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        with_context(refuses_options_and_models),
+        with_context(refuses_calls_that_come_too_early),
+        with_context(refuses_labels_outside),
+        with_context(refuses_samples_that_do_not_fit),
+        with_context(a_loss_that_is_not_finite_changes_nothing),
+        with_context(training_takes_no_memory),
+        with_context(any_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

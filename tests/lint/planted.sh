@@ -85,7 +85,7 @@ try fails  headers include/talweg/alone.h 'size_t tw_one(void);'
 try passes symbols
 try fails  symbols src/base/zero.c '#include <stdlib.h>\nvoid twi_end(void);\nvoid twi_end(void) { abort(); }'
 try fails  symbols src/base/zero.c '#include <stdio.h>\nvoid twi_say(void);\nvoid twi_say(void) { fputs("x", stderr); }'
-try fails  symbols src/base/zero.c '#include <stdio.h>\nvoid twi_say(void);\nvoid twi_say(void) { printf("%%d", 1); }'
+try fails  symbols src/base/zero.c '#include <stdio.h>\nvoid twi_say(void);\nvoid twi_say(void) { printf("%d", 1); }'
 try fails  symbols src/base/zero.c 'int stranger(void) { return 0; }'
 try fails  symbols src/base/zero.c 'TW_API int tw_one(void);\nint tw_one(void) { return 1; }'
 try fails  symbols include/talweg/base.h '/** One. */\nTW_API int\ntw_one(int a,\n           int b);'

@@ -67,7 +67,7 @@ typedef struct twi_fault {
 /* The scalars of a run. They live in device memory; steps read and advance them. */
 typedef struct twi_control {
     uint64_t seed;
-    uint64_t attempt;     /* always advances: data and random streams */
+    uint64_t attempt;     /* the run under way, committed or not: data and random streams */
     uint64_t update;      /* advances only when the update is committed: schedule, Adam */
     double learning_rate; /* of the update under way */
     double loss_scale;    /* one over the loss weight of the whole accumulation window */

@@ -3,7 +3,7 @@
 #define TALWEG_TESTS_CONV_CHECK_H
 
 #include "impl_call.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 typedef struct conv_check_case {
     int64_t n, c, h, w, o, kernel_h, kernel_w;

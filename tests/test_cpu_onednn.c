@@ -1,7 +1,7 @@
 /* oneDNN's convolutions through the back end's runner, against sums in double; skipped where there is no oneDNN. */
 #include "hand_plan.h"
 #include "backend/cpu/onednn.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 #include <dirent.h>
 #include <math.h>

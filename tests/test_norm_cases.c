@@ -1,7 +1,7 @@
 /* The specification of batch norm and of its fused forms on small recorded numbers: conventions where implementations
  * differ. Values marked PyTorch come from version 1.13.1, the others from the formulas by hand. */
 #include "spec_call.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 /* One batch through statistics, finalize and apply; x of any 4-D layout, y in the same. */
 typedef struct norm {

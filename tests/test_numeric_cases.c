@@ -1,7 +1,7 @@
 /* The specification of losses, metrics and dropout on small recorded numbers: conventions where implementations differ.
  * Values marked PyTorch come from version 1.13.1, the others from the formulas by hand. */
 #include "spec_call.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Shape rules of the ops, asked directly: sizes as PyTorch 1.13 gives them, and what every bad parameter is answered. */
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include "ops/op.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* The CPU back end's light loops against plain loops in double: bias, relu, add, copies, losses, dropout, updates. */
 #include "impl_call.h"
 #include "base/philox.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 #include <math.h>
 #include <setjmp.h>

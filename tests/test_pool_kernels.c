@@ -1,7 +1,7 @@
 /* The CPU back end's pooling loops against plain loops in double, and against recorded values: channel counts around
  * the vector widths, every kind of geometry, chunks of one sample. */
 #include "impl_call.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* The learning rate of every update: joints, edges and beyond the end. */
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include "ops/op.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The specification of the optimizers, the seed and the commit on small recorded numbers: conventions where
  * implementations differ. Values marked PyTorch come from version 1.13.1, the others from the formulas by hand. */
 #include "spec_call.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 static void sgd(twi_control *control, const twi_update_attrs *attrs, int64_t count, float *param, const float *grad,
                 float *momentum) {

@@ -3,7 +3,7 @@
 #define TWI_LAYERS_LAYER_H
 
 #include "base/options.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include "program/model.h"
 
 /* Reads a layer's options; a failure is noted in the model. False: give up and return NULL. */

@@ -4,7 +4,7 @@
  *   loss += -sum_c target[n,c] * logp[n,c]     dx[n,c] = (exp(logp[n,c]) - target[n,c]) * seed
  *
  * Formulas, label smoothing and faults are those of op_cross_entropy.c. Reached by the fusion pass alone. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 
 #include <tgmath.h>

@@ -6,7 +6,7 @@
  * with rate = learning_rate * rate_scale. The decay acts on the weight itself and does not pass through the moments;
  * epsilon is added after the bias correction. Does nothing in a run that has a fault.
  * Source: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019; Kingma, Ba, "Adam", ICLR 2015. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 
 #include <tgmath.h>

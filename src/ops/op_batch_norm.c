@@ -11,7 +11,7 @@
  * Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. Shifting the data before summing squares: Chan, Golub,
  * LeVeque, "Algorithms for computing the sample variance", 1983; the running mean is the shift, being close to the
  * batch's. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 #include "rules.h"
 

@@ -2,7 +2,7 @@
  *
  * x [N,C,H,W], w [O,C/G,kh,kw], y [N,O,H',W']; G groups, g = o / (O/G) the group of o; outside the image x is 0.
  * A cross-correlation, as everywhere in the field. The bias is an op of its own (op_bias.c). */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 #include "rules.h"
 #include "window.h"

@@ -8,7 +8,7 @@
  * unequal length count right. Huge logits give the true loss, however large; an infinite one gives NaN or an infinite
  * loss. A label outside 0..C-1 raises a fault: the sample adds nothing to the loss, and its gradient is 0.
  * Source: label smoothing, Szegedy et al., "Rethinking the Inception architecture", CVPR 2016. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 #include "rules.h"
 

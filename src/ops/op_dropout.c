@@ -8,7 +8,7 @@
  * Rate 0 and inference are the identity, bit for bit; rate 1 gives zeros.
  * Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014, in the
  * form that scales in training. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "base/philox.h"
 #include "kernels.h"
 #include "rules.h"

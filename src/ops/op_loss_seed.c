@@ -4,7 +4,7 @@
  *
  * A loss is a sum over samples; loss_scale, one over the loss weight of the whole update, makes the gradients those of
  * the mean, however the update is cut into micro-batches. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 
 /* ---- specification ---- */

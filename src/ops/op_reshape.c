@@ -3,7 +3,7 @@
  * x [N,...], y [N,dims...]; one of dims may be -1 and is worked out. The logical order is N,C,H,W whatever the layout
  * in memory, so an image kept channels last is transposed on the way. A copy that moves nothing is dropped by the
  * layout pass. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 #include "rules.h"
 

@@ -10,7 +10,7 @@
  *
  * u counts committed updates, so a refused one does not use up a place in the schedule.
  * Source: Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, without restarts. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
  * PyTorch uses; the other form, which keeps steps in the buffer, differs there). It starts as 0, so the first step is
  * the plain gradient. Does nothing in a run that has a fault.
  * Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013. */
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "kernels.h"
 
 /* ---- specification ---- */

@@ -2,7 +2,7 @@
 #ifndef TWI_OPS_POOL_H
 #define TWI_OPS_POOL_H
 
-#include "attrs.h"
+#include "backend/attrs.h"
 #include "rules.h"
 #include "window.h"
 

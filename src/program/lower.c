@@ -1,7 +1,7 @@
 /* The first pass: every needed node becomes steps, forward in graph order, then backward in reverse, then the commit and
  * the update. Gradients that several consumers contribute to are added here, in a fixed order. */
 #include "program.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 #include <string.h>
 

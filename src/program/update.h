@@ -3,7 +3,7 @@
 #define TWI_PROGRAM_UPDATE_H
 
 #include "base/status.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include <talweg/optim.h>
 
 /* Errors name the field, its value and its range. */

@@ -3,7 +3,7 @@
 #define TWI_CPU_CONV_SHAPE_H
 
 #include "dense.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 
 /* Row in_y of the input lies under row kernel_y of the kernel at output row out_y where
  * in_y * spread_h == out_y * stride_h + kernel_y * dilation_h - top; columns alike. */

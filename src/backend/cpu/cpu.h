@@ -60,6 +60,7 @@ struct twi_cpu_impl {
 /* Implementations by family, each ending with a NULL kernel; src/backend/cpu/impl_table.c lists the families in order of preference. */
 extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */
 extern const twi_cpu_impl twi_cpu_lanes_impls[];    /* convolutions of few channels, a vector of images at a time */
+extern const twi_cpu_impl twi_cpu_channelwise_impls[]; /* convolutions with one filter a channel */
 extern const twi_cpu_impl twi_cpu_gemm_impls[];     /* dense layers; any convolution by patches and products */
 extern const twi_cpu_impl twi_cpu_norm_impls[];     /* batch norm pieces */
 extern const twi_cpu_impl twi_cpu_point_impls[];    /* element-wise, pooling, loss, optimizers, copies */

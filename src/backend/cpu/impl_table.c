@@ -4,7 +4,8 @@
 #include <string.h>
 
 static const twi_cpu_impl *const family[] = {
-    twi_cpu_onednn_impls, twi_cpu_lanes_impls, twi_cpu_gemm_impls, twi_cpu_norm_impls, twi_cpu_point_impls,
+    twi_cpu_onednn_impls, twi_cpu_lanes_impls, twi_cpu_channelwise_impls,
+    twi_cpu_gemm_impls,   twi_cpu_norm_impls,  twi_cpu_point_impls,
 };
 
 const twi_cpu_impl *twi_cpu_find_impl_after(const twi_cpu_impl *after, const char *kernel, const twi_call *call,

@@ -4,7 +4,7 @@
  * The largest logit is subtracted first, and the logarithm is taken of the sum alone: the loss of a sample stays exact
  * however far its label is behind, and an infinite or undefined logit gives an undefined loss, never a wrong one. */
 #include "point.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include "vec_math.h"
 
 /* What a row came to: its largest element, and the sum of exp(x - largest). */

@@ -1,245 +1,256 @@
-/* Pooling of images whose channels are innermost, a vector of channels at a time. Forward goes over the results and
- * gathers the pixels of each window; backward goes over the pixels and gathers the windows that cover each, so that
- * both write every element once, in ascending order.
+/* Pooling of images whose channels are innermost, a vector of channels at a time, window by window: forward gathers a
+ * window's pixels, backward hands a result's gradient out to them.
  *
- * Channels that do not fill the last vector: of at least one vector's worth, the last vector overlaps the one before;
- * of fewer, it spills into the next pixel, which is written after, and only at the end of the chunk is it cut short. */
+ * Channels that do not fill the last vector: of at least one vector's worth, the last vector begins earlier and overlaps
+ * the one before; of fewer, it reaches into the next pixel. Forward, the overlap is written twice, the second time right;
+ * backward, where gradients add up, elements that are not the vector's own get 0 added. Only at the end of the chunk is a
+ * vector cut short. */
 #include "dense.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include "sweep.h"
 #include "vec_test.h"
 
 typedef struct pool {
-    const float *from; /* forward: pixels; backward: gradients of the results */
-    float *to;
-    uint8_t *index; /* max pooling: which pixel of its window won, row-major */
-    int64_t images, channels;
-    int64_t height, width; /* of the image */
+    float *image, *result; /* forward: x and y; backward: dx and dy */
+    uint8_t *index;        /* max pooling: which pixel of its window won, row-major */
+    int64_t images, channels, height, width;
     int64_t rows, columns; /* of windows */
-    int64_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, pad_bottom, pad_right;
-    bool exclude_padding;
+    int64_t image_row;     /* elements of a row of pixels */
+    const twi_pool_attrs *attrs;
 } pool;
 
-/* A range [y0,y1) x [x0,x1), of pixels for the window at (top, left), or of windows for the pixel at (top, left). */
-typedef struct pool_range {
-    int64_t top, left, y0, y1, x0, x1;
-} pool_range;
+/* One window: it starts at (top, left), maybe in the padding; rows x columns of its pixels are in the image, and the first
+ * of them has this number in the window. */
+typedef struct pool_window {
+    int64_t top, left, rows, columns;
+    int32_t number;
+} pool_window;
 
-/* One vector of channels, the first `lanes` of them, at offset `to` of the output; `from` is the offset of the sample's
- * same channels in the input. */
-typedef void pool_gather(const pool *p, const pool_range *range, int64_t from, int64_t to, int lanes);
+/* A vector of channels: `lanes` elements exist, and of them those are new that `own` says. */
+typedef struct pool_part {
+    int lanes;
+    vec_mask own;
+} pool_part;
+
+/* Does one part of a window whose first pixel is at `image` and whose result is at `result`, offsets of elements. */
+typedef void pool_step(const pool *p, const pool_window *window, int64_t image, int64_t result, pool_part part);
 
 VEC_INLINE int64_t pool_least(int64_t a, int64_t b) { return a < b ? a : b; }
 VEC_INLINE int64_t pool_most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-VEC_INLINE vec pool_load(const float *from, int lanes) {
-    return lanes == VEC_WIDTH ? vec_load(from) : vec_load_part(from, lanes);
+VEC_INLINE vec pool_load(const float *from, pool_part part) {
+    return part.lanes == VEC_WIDTH ? vec_load(from) : vec_load_part(from, part.lanes);
 }
-VEC_INLINE void pool_store(float *to, vec v, int lanes) {
-    if (lanes == VEC_WIDTH)
+VEC_INLINE void pool_store(float *to, vec v, pool_part part) {
+    if (part.lanes == VEC_WIDTH)
         vec_store(to, v);
     else
-        memcpy(to, &v, (size_t)lanes * sizeof(float));
+        memcpy(to, &v, (size_t)part.lanes * sizeof(float));
 }
+VEC_INLINE vec pool_own(vec v, pool_part part) { return (vec)((vec_mask)v & part.own); }
 
 typedef uint8_t pool_bytes __attribute__((vector_size(VEC_WIDTH)));
-VEC_INLINE vec_mask pool_load_index(const uint8_t *from, int lanes) {
+VEC_INLINE vec_mask pool_load_index(const uint8_t *from, pool_part part) {
     pool_bytes bytes = {0};
-    memcpy(&bytes, from, (size_t)lanes);
+    memcpy(&bytes, from, (size_t)part.lanes);
     return __builtin_convertvector(bytes, vec_mask);
 }
-VEC_INLINE void pool_store_index(uint8_t *to, vec_mask index, int lanes) {
+VEC_INLINE void pool_store_index(uint8_t *to, vec_mask index, pool_part part) {
     pool_bytes bytes = __builtin_convertvector(index, pool_bytes);
-    memcpy(to, &bytes, (size_t)lanes);
+    memcpy(to, &bytes, (size_t)part.lanes);
 }
 
-/* All channels of one output pixel. Elements of a row and of all of the input; of all of the output. */
-VEC_INLINE void pool_pixel(const pool *p, const pool_range *range, int64_t from, int64_t to, int64_t in_row,
-                           int64_t in_count, int64_t out_count, pool_gather *gather) {
-    const int64_t channels = p->channels;
-    if (channels >= VEC_WIDTH) {
-        for (int64_t c = 0;; c = pool_least(c + VEC_WIDTH, channels - VEC_WIDTH)) {
-            gather(p, range, from + c, to + c, VEC_WIDTH);
-            if (c + VEC_WIDTH == channels) return;
-        }
-    }
-    int64_t last = from + (range->y1 - 1) * in_row + (range->x1 - 1) * channels;
-    if (pool_most(last + VEC_WIDTH - in_count, to + VEC_WIDTH - out_count) <= 0)
-        gather(p, range, from, to, VEC_WIDTH);
-    else
-        gather(p, range, from, to, (int)channels);
+/* Elements from .. to-1 of a vector. */
+VEC_INLINE vec_mask pool_lanes(int64_t from, int64_t to) {
+    vec_mask own = {0};
+    for (int64_t lane = from; lane < to; lane++) own[lane] = -1;
+    return own;
 }
 
-VEC_INLINE void pool_forward(const pool *p, pool_gather *gather) {
-    const int64_t pixels = p->width * p->channels, image = p->height * pixels;
-    const int64_t in_count = p->images * image, out_count = p->images * p->rows * p->columns * p->channels;
-    int64_t to = 0;
-    for (int64_t from = 0; from < in_count; from += image) {
+/* clear: the pixels' gradients start from 0, since windows may overlap, and need not cover all of them. */
+VEC_INLINE void pool_walk(const pool *p, bool clear, pool_step *step) {
+    const twi_pool_attrs *attrs = p->attrs;
+    const int64_t channels = p->channels, image_size = p->height * p->image_row;
+    const int64_t image_end = p->images * image_size, result_end = p->images * p->rows * p->columns * channels;
+    const pool_part full = {VEC_WIDTH, pool_lanes(0, VEC_WIDTH)},
+                    first = {VEC_WIDTH, pool_lanes(0, channels % VEC_WIDTH)};
+    const pool_part last = {VEC_WIDTH, pool_lanes(VEC_WIDTH - channels % VEC_WIDTH, VEC_WIDTH)};
+    const pool_part cut = {(int)(channels % VEC_WIDTH), first.own};
+    int64_t result = 0;
+    for (int64_t start = 0; start < image_end; start += image_size) {
+        if (clear) memset(p->image + start, 0, (size_t)image_size * sizeof(float));
         for (int64_t row = 0; row < p->rows; row++) {
-            pool_range range = {.top = row * p->stride_h - p->pad_top, .left = -p->pad_left};
-            range.y0 = pool_most(range.top, 0);
-            range.y1 = pool_least(range.top + p->kernel_h, p->height);
-            for (int64_t column = 0; column < p->columns; column++, to += p->channels, range.left += p->stride_w) {
-                range.x0 = pool_most(range.left, 0);
-                range.x1 = pool_least(range.left + p->kernel_w, p->width);
-                pool_pixel(p, &range, from, to, pixels, in_count, out_count, gather);
-            }
-        }
-    }
-}
-
-VEC_INLINE void pool_backward(const pool *p, pool_gather *gather) {
-    const int64_t windows = p->columns * p->channels, image = p->rows * windows;
-    const int64_t in_count = p->images * image, out_count = p->images * p->height * p->width * p->channels;
-    int64_t to = 0;
-    for (int64_t from = 0; from < in_count; from += image) {
-        pool_range range = {.y0 = 0, .y1 = 0};
-        for (int64_t y = 0; y < p->height; y++) {
-            range.top = y + p->pad_top;
-            while (range.y1 < p->rows && range.y1 * p->stride_h <= range.top) range.y1++;
-            while (range.y0 < range.y1 && range.y0 * p->stride_h + p->kernel_h <= range.top) range.y0++;
-            range.x0 = range.x1 = 0;
-            for (int64_t x = 0; x < p->width; x++, to += p->channels) {
-                range.left = x + p->pad_left;
-                while (range.x1 < p->columns && range.x1 * p->stride_w <= range.left) range.x1++;
-                while (range.x0 < range.x1 && range.x0 * p->stride_w + p->kernel_w <= range.left) range.x0++;
-                pool_pixel(p, &range, from, to, windows, in_count, out_count, gather);
+            pool_window window = {.top = row * attrs->stride_h - attrs->pad_top, .left = -attrs->pad_left};
+            int64_t y = pool_most(window.top, 0);
+            window.rows = pool_least(window.top + attrs->kernel_h, p->height) - y;
+            for (int64_t column = 0; column < p->columns;
+                 column++, window.left += attrs->stride_w, result += channels) {
+                int64_t x = pool_most(window.left, 0), c = 0;
+                int64_t image = start + y * p->image_row + x * channels;
+                window.columns = pool_least(window.left + attrs->kernel_w, p->width) - x;
+                window.number = (int32_t)((y - window.top) * attrs->kernel_w + x - window.left);
+                for (; c + VEC_WIDTH <= channels; c += VEC_WIDTH) step(p, &window, image + c, result + c, full);
+                if (c == channels) continue;
+                if (c > 0) {
+                    step(p, &window, image + channels - VEC_WIDTH, result + channels - VEC_WIDTH, last);
+                    continue;
+                }
+                int64_t last_pixel = image + (window.rows - 1) * p->image_row + (window.columns - 1) * channels;
+                if (last_pixel + VEC_WIDTH <= image_end && result + VEC_WIDTH <= result_end)
+                    step(p, &window, image, result, first);
+                else
+                    step(p, &window, image, result, cut);
             }
         }
     }
 }
 
 static pool pool_of(const twi_pool_attrs *attrs, const twi_operand *image, const twi_operand *result) {
-    return (pool){.images = image->shape.dim[0],
+    return (pool){.image = image->data,
+                  .result = result->data,
+                  .images = image->shape.dim[0],
                   .channels = image->shape.dim[1],
                   .height = image->shape.dim[2],
                   .width = image->shape.dim[3],
                   .rows = result->shape.dim[2],
                   .columns = result->shape.dim[3],
-                  .kernel_h = attrs->kernel_h,
-                  .kernel_w = attrs->kernel_w,
-                  .stride_h = attrs->stride_h,
-                  .stride_w = attrs->stride_w,
-                  .pad_top = attrs->pad_top,
-                  .pad_left = attrs->pad_left,
-                  .pad_bottom = attrs->pad_bottom,
-                  .pad_right = attrs->pad_right,
-                  .exclude_padding = attrs->exclude_padding};
+                  .image_row = image->shape.dim[3] * image->shape.dim[1],
+                  .attrs = attrs};
 }
 
 /* ---- max: x, y, index; dy, index, dx ---- */
 
-/* The largest of rows x columns pixels, whose numbers in the window start at `number`. */
-VEC_INLINE void max_of(const pool *p, const float *x, int64_t rows, int64_t columns, int32_t number, int64_t to,
-                       int lanes) {
-    vec largest = pool_load(x, lanes);
+VEC_INLINE void max_of(const pool *p, int64_t rows, int64_t columns, int32_t number, int64_t image, int64_t result,
+                       pool_part part) {
+    vec largest = pool_load(p->image + image, part);
     vec_mask winner = vec_splat_int(number);
     for (int64_t h = 0; h < rows; h++) {
         for (int64_t w = 0; w < columns; w++) {
-            vec value = pool_load(x + (h * p->width + w) * p->channels, lanes);
+            if (h == 0 && w == 0) continue;
+            vec value = pool_load(p->image + image + h * p->image_row + w * p->channels, part);
             vec_test better = vec_beats(value, largest);
             largest = vec_choose(better, value, largest);
-            winner = vec_choose_int(better, vec_splat_int(number + (int32_t)(h * p->kernel_w + w)), winner);
+            winner = vec_choose_int(better, vec_splat_int(number + (int32_t)(h * p->attrs->kernel_w + w)), winner);
         }
     }
-    pool_store(p->to + to, largest, lanes);
-    pool_store_index(p->index + to, winner, lanes);
+    pool_store(p->result + result, largest, part);
+    pool_store_index(p->index + result, winner, part);
 }
-VEC_INLINE void max_gather(const pool *p, const pool_range *range, int64_t from, int64_t to, int lanes) {
-    int64_t rows = range->y1 - range->y0, columns = range->x1 - range->x0;
-    int32_t number = (int32_t)((range->y0 - range->top) * p->kernel_w + range->x0 - range->left);
-    const float *x = p->from + from + (range->y0 * p->width + range->x0) * p->channels;
-    if (rows == 2 && columns == 2)
-        max_of(p, x, 2, 2, number, to, lanes);
+VEC_INLINE void step_max(const pool *p, const pool_window *window, int64_t image, int64_t result, pool_part part) {
+    if (window->rows == 2 && window->columns == 2) /* known sizes are unrolled */
+        max_of(p, 2, 2, window->number, image, result, part);
     else
-        max_of(p, x, rows, columns, number, to, lanes);
+        max_of(p, window->rows, window->columns, window->number, image, result, part);
 }
 static void max_pool_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
     pool p = pool_of(call->attrs, &call->operand[0], &call->operand[1]);
-    p.from = call->operand[0].data;
-    p.to = call->operand[1].data;
     p.index = call->operand[2].data;
-    pool_forward(&p, max_gather);
+    pool_walk(&p, false, step_max);
 }
 
-VEC_INLINE void max_gather_backward(const pool *p, const pool_range *range, int64_t from, int64_t to, int lanes) {
-    vec sum = {0};
-    for (int64_t row = range->y0; row < range->y1; row++) {
-        for (int64_t column = range->x0; column < range->x1; column++) {
-            int64_t at = from + (row * p->columns + column) * p->channels;
-            int64_t number = (range->top - row * p->stride_h) * p->kernel_w + range->left - column * p->stride_w;
-            vec_test won = vec_same(pool_load_index(p->index + at, lanes), vec_splat_int((int32_t)number));
-            sum += vec_keep(won, pool_load(p->from + at, lanes));
+VEC_INLINE void max_to(const pool *p, int64_t rows, int64_t columns, int32_t number, int64_t image, int64_t result,
+                       pool_part part) {
+    vec dy = pool_own(pool_load(p->result + result, part), part);
+    vec_mask winner = pool_load_index(p->index + result, part);
+    for (int64_t h = 0; h < rows; h++) {
+        for (int64_t w = 0; w < columns; w++) {
+            vec_test won = vec_same(winner, vec_splat_int(number + (int32_t)(h * p->attrs->kernel_w + w)));
+            float *dx = p->image + image + h * p->image_row + w * p->channels;
+            pool_store(dx, pool_load(dx, part) + vec_keep(won, dy), part);
         }
     }
-    pool_store(p->to + to, sum, lanes);
 }
+VEC_INLINE void step_max_backward(const pool *p, const pool_window *window, int64_t image, int64_t result,
+                                  pool_part part) {
+    if (window->rows == 2 && window->columns == 2)
+        max_to(p, 2, 2, window->number, image, result, part);
+    else
+        max_to(p, window->rows, window->columns, window->number, image, result, part);
+}
+
+/* The same for few channels, one by one: vectors that reach into the next pixel would wait for each other. */
+static void max_scatter(const pool *p) {
+    int64_t offset[UINT8_MAX + 1], result = 0;
+    for (int32_t number = 0; number < p->attrs->kernel_h * p->attrs->kernel_w; number++)
+        offset[number] = number / p->attrs->kernel_w * p->image_row + number % p->attrs->kernel_w * p->channels;
+    memset(p->image, 0, (size_t)(p->images * p->height * p->image_row) * sizeof(float));
+    for (int64_t n = 0; n < p->images; n++) {
+        for (int64_t row = 0; row < p->rows; row++) {
+            int64_t y = n * p->height + row * p->attrs->stride_h - p->attrs->pad_top;
+            for (int64_t column = 0; column < p->columns; column++) {
+                int64_t image = y * p->image_row + (column * p->attrs->stride_w - p->attrs->pad_left) * p->channels;
+                for (int64_t c = 0; c < p->channels; c++, result++)
+                    p->image[image + offset[p->index[result]] + c] += p->result[result];
+            }
+        }
+    }
+}
+
 static void max_pool_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
     pool p = pool_of(call->attrs, &call->operand[2], &call->operand[0]);
-    p.from = call->operand[0].data;
     p.index = call->operand[1].data;
-    p.to = call->operand[2].data;
-    pool_backward(&p, max_gather_backward);
+    if (p.channels < VEC_WIDTH)
+        max_scatter(&p);
+    else
+        pool_walk(&p, true, step_max_backward);
 }
 
 /* ---- average: x, y; dy, dx ---- */
 
 /* Pixels along one axis of the window at `start` that count: an overhang past the padding never does. */
-VEC_INLINE int64_t pool_counted(int64_t start, int64_t kernel, int64_t size, int64_t pad_after, bool exclude_padding) {
+VEC_INLINE int64_t avg_counted(int64_t start, int64_t kernel, int64_t size, int64_t pad_after, bool exclude_padding) {
     int64_t end = pool_least(start + kernel, exclude_padding ? size : size + pad_after);
     return end - (exclude_padding ? pool_most(start, 0) : start);
 }
-VEC_INLINE float pool_share(const pool *p, int64_t top, int64_t left) {
-    return 1.0f / (float)(pool_counted(top, p->kernel_h, p->height, p->pad_bottom, p->exclude_padding) *
-                          pool_counted(left, p->kernel_w, p->width, p->pad_right, p->exclude_padding));
+VEC_INLINE vec avg_share(const pool *p, const pool_window *window) {
+    const twi_pool_attrs *a = p->attrs;
+    return vec_splat(1.0f /
+                     (float)(avg_counted(window->top, a->kernel_h, p->height, a->pad_bottom, a->exclude_padding) *
+                             avg_counted(window->left, a->kernel_w, p->width, a->pad_right, a->exclude_padding)));
 }
 
-VEC_INLINE void avg_gather(const pool *p, const pool_range *range, int64_t from, int64_t to, int lanes) {
+VEC_INLINE void step_avg(const pool *p, const pool_window *window, int64_t image, int64_t result, pool_part part) {
     vec sum = {0};
-    for (int64_t y = range->y0; y < range->y1; y++) {
+    for (int64_t h = 0; h < window->rows; h++) {
         vec row = {0}; /* a sum of sums keeps more digits of a large window, such as the whole image */
-        for (int64_t x = range->x0; x < range->x1; x++)
-            row += pool_load(p->from + from + (y * p->width + x) * p->channels, lanes);
+        for (int64_t w = 0; w < window->columns; w++)
+            row += pool_load(p->image + image + h * p->image_row + w * p->channels, part);
         sum += row;
     }
-    pool_store(p->to + to, sum * vec_splat(pool_share(p, range->top, range->left)), lanes);
+    pool_store(p->result + result, sum * avg_share(p, window), part);
 }
-VEC_INLINE void avg_gather_backward(const pool *p, const pool_range *range, int64_t from, int64_t to, int lanes) {
-    vec sum = {0};
-    for (int64_t row = range->y0; row < range->y1; row++) {
-        for (int64_t column = range->x0; column < range->x1; column++) {
-            vec dy = pool_load(p->from + from + (row * p->columns + column) * p->channels, lanes);
-            sum += dy * vec_splat(pool_share(p, row * p->stride_h - p->pad_top, column * p->stride_w - p->pad_left));
+VEC_INLINE void step_avg_backward(const pool *p, const pool_window *window, int64_t image, int64_t result,
+                                  pool_part part) {
+    vec dy = pool_own(pool_load(p->result + result, part), part) * avg_share(p, window);
+    for (int64_t h = 0; h < window->rows; h++) {
+        for (int64_t w = 0; w < window->columns; w++) {
+            float *dx = p->image + image + h * p->image_row + w * p->channels;
+            pool_store(dx, pool_load(dx, part) + dy, part);
         }
     }
-    pool_store(p->to + to, sum, lanes);
 }
 
-static void any_avg_forward(const twi_pool_attrs *attrs, const twi_call *call) {
+static void avg_forward(const twi_pool_attrs *attrs, const twi_call *call) {
     pool p = pool_of(attrs, &call->operand[0], &call->operand[1]);
-    p.from = call->operand[0].data;
-    p.to = call->operand[1].data;
-    pool_forward(&p, avg_gather);
+    pool_walk(&p, false, step_avg);
 }
-static void any_avg_backward(const twi_pool_attrs *attrs, const twi_call *call) {
+static void avg_backward(const twi_pool_attrs *attrs, const twi_call *call) {
     pool p = pool_of(attrs, &call->operand[1], &call->operand[0]);
-    p.from = call->operand[0].data;
-    p.to = call->operand[1].data;
-    pool_backward(&p, avg_gather_backward);
+    pool_walk(&p, true, step_avg_backward);
 }
 static void avg_pool_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
-    any_avg_forward(call->attrs, call);
+    avg_forward(call->attrs, call);
 }
 static void avg_pool_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
-    any_avg_backward(call->attrs, call);
+    avg_backward(call->attrs, call);
 }
 
 /* A window as large as the image. */
-static twi_pool_attrs global_window(const twi_operand *image) {
+static twi_pool_attrs whole_window(const twi_operand *image) {
     return (twi_pool_attrs){.kernel_h = (int32_t)image->shape.dim[2],
                             .kernel_w = (int32_t)image->shape.dim[3],
                             .stride_h = 1,
@@ -247,11 +258,11 @@ static twi_pool_attrs global_window(const twi_operand *image) {
 }
 static void global_avg_pool_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
-    twi_pool_attrs window = global_window(&call->operand[0]);
-    any_avg_forward(&window, call);
+    twi_pool_attrs window = whole_window(&call->operand[0]);
+    avg_forward(&window, call);
 }
 static void global_avg_pool_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
-    twi_pool_attrs window = global_window(&call->operand[1]);
-    any_avg_backward(&window, call);
+    twi_pool_attrs window = whole_window(&call->operand[1]);
+    avg_backward(&window, call);
 }

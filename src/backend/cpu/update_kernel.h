@@ -1,7 +1,7 @@
 /* The optimizers' updates of a run of the flat parameter arena. The formulas are those of the specifications; what is
  * here is that four streams of memory pass once. */
 #include "loops.h"
-#include "ops/attrs.h"
+#include "backend/attrs.h"
 #include "vec_math.h"
 
 /* Part of one update segment within the call's range. */

@@ -41,8 +41,16 @@ VEC_INLINE vec_test vec_not_less(vec a, vec b) { return VEC_NOT(a, <, b, _CMP_NL
 VEC_INLINE vec_test vec_beats(vec a, vec b) { return VEC_NOT(a, <=, b, _CMP_NLE_UQ) & (b == b); }
 VEC_INLINE vec_test vec_same(vec_mask a, vec_mask b) { return a == b; }
 VEC_INLINE vec vec_keep(vec_test yes, vec v) { return (vec)((vec_mask)v & yes); }
-VEC_INLINE vec_mask vec_choose_int(vec_test yes, vec_mask a, vec_mask b) { return (a & yes) | (b & ~yes); }
-VEC_INLINE vec vec_choose(vec_test yes, vec a, vec b) { return (vec)vec_choose_int(yes, (vec_mask)a, (vec_mask)b); }
+VEC_INLINE vec vec_choose(vec_test yes, vec a, vec b) {
+#if VEC_WIDTH == 8 && defined(__AVX2__)
+    return (vec)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)yes);
+#else
+    return (vec)(((vec_mask)a & yes) | ((vec_mask)b & ~yes));
+#endif
+}
+VEC_INLINE vec_mask vec_choose_int(vec_test yes, vec_mask a, vec_mask b) {
+    return (vec_mask)vec_choose(yes, (vec)a, (vec)b);
+}
 
 VEC_INLINE unsigned vec_test_bits(vec_test yes) {
 #if VEC_WIDTH == 8 && defined(__AVX2__)

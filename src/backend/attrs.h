@@ -1,6 +1,7 @@
-/* Attribute structs of the ops: what a node carries beside its inputs. Each op's table describes its struct field by field. */
-#ifndef TWI_OPS_ATTRS_H
-#define TWI_OPS_ATTRS_H
+/* Attribute structs of the ops: what a node carries beside its inputs and every implementation of its kernels reads. Each op's table
+ * describes its struct field by field. */
+#ifndef TWI_BACKEND_ATTRS_H
+#define TWI_BACKEND_ATTRS_H
 
 #include <talweg/base.h>
 

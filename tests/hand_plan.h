@@ -1,5 +1,5 @@
-/* Plans made by hand, for tests of the CPU back end: buffers, segments and steps one by one, every buffer with memory of its
- * own. Every call asserts success but those that return a status. */
+/* Plans made by hand, for tests of the CPU back end: buffers, segments and steps one by one, every buffer with memory
+ * of its own. Every call asserts success but those that return a status. */
 #ifndef HAND_PLAN_H
 #define HAND_PLAN_H
 

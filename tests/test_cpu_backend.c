@@ -1,5 +1,5 @@
-/* The CPU back end's runner on small plans made by hand, with kernels made up here; its memory and choice. What is run is run
- * with one, two and three workers and must give the same bits. */
+/* The CPU back end's runner on small plans made by hand, with kernels made up here; its memory and choice. What is run
+ * is run with one, two and three workers and must give the same bits. */
 #define _GNU_SOURCE /* strdup, setenv, nanosleep */
 #include "hand_plan.h"
 
@@ -38,8 +38,8 @@ static const twi_kernel affine = {.name = "test.affine",
                                   .flops = plenty,
                                   .run = affine_run};
 
-/* sum[j] += x[n][j]; where[n] = place of sample n, size of its chunk. Some chunks take longer than others, to show who does not
- * wait for them. */
+/* sum[j] += x[n][j]; where[n] = place of sample n, size of its chunk. Some chunks take longer than others, to show who
+ * does not wait for them. */
 static void sum_run(const twi_call *call) {
     const twi_operand *x = &call->operand[0];
     int64_t columns = twi_sample_count(x), samples = x->shape.dim[0];
@@ -248,8 +248,8 @@ static void test_chain(void **state) {
     }
 }
 
-/* An implementation with all that one can have: a shared table, scratch, sums in a layout of its own. It does what `sum` does
- * to w x, with w reversed into the shared workspace and the sum kept reversed. */
+/* An implementation with all that one can have: a shared table, scratch, sums in a layout of its own. It does what
+ * `sum` does to w x, with w reversed into the shared workspace and the sum kept reversed. */
 static void reverse(float *to, const float *from, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = from[count - 1 - i];
 }

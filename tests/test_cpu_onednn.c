@@ -28,10 +28,12 @@ static const twi_kernel forward = {
     .operand = {READ("x", TWI_BATCHED), READ("w", TWI_WHOLE), {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}}};
 static const twi_kernel forward_bias = {
     .name = "conv2d.forward_bias", .operand_count = 4, .flops = plenty,
-    .operand = {READ("x", TWI_BATCHED), READ("w", TWI_WHOLE), READ("b", TWI_WHOLE), {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}}};
+    .operand = {READ("x", TWI_BATCHED), READ("w", TWI_WHOLE), READ("b", TWI_WHOLE),
+                {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}}};
 static const twi_kernel forward_bias_relu = {
     .name = "conv2d.forward_bias_relu", .operand_count = 4, .flops = plenty,
-    .operand = {READ("x", TWI_BATCHED), READ("w", TWI_WHOLE), READ("b", TWI_WHOLE), {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}}};
+    .operand = {READ("x", TWI_BATCHED), READ("w", TWI_WHOLE), READ("b", TWI_WHOLE),
+                {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}}};
 static const twi_kernel backward_data = {
     .name = "conv2d.backward_data", .operand_count = 3, .flops = plenty,
     .operand = {READ("dy", TWI_BATCHED), READ("w", TWI_WHOLE), {"dx", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}}};

@@ -1,5 +1,5 @@
-/* The CPU as a back end: its table of functions, its device, memory, and the choice of an implementation for a step. Binding
- * and running programs are in cpu_prepare.c and cpu_run.c, the implementations in families of their own. */
+/* The CPU as a back end: its table of functions, its device, memory, and the choice of an implementation for a step.
+ * Binding and running programs are in cpu_prepare.c and cpu_run.c, the implementations in families of their own. */
 #include "cpu_program.h"
 #include "onednn.h"
 

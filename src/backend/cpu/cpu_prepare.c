@@ -1,12 +1,13 @@
-/* Binds a plan to memory: makes every call, address and phase that a run needs, so that a run only patches. What a run does
- * with them is in cpu_run.c; chunks, groups and offsets are decisions of the plan. */
+/* Binds a plan to memory: makes every call, address and phase that a run needs, so that a run only patches. What a run
+ * does with them is in cpu_run.c; chunks, groups and offsets are decisions of the plan. */
 #include "cpu_program.h"
 
 #include <string.h>
 
 /* A range is cut into so many parts at most, whatever the number of workers. */
 #define RANGE_PARTS 16
-/* A worker combines so many bytes of a sum at a time; where all of a segment's parts are fewer, one worker does it alone. */
+/* A worker combines so many bytes of a sum at a time; where all of a segment's parts are fewer, one worker does it
+ * alone. */
 #define PIECE_BYTES ((size_t)64 << 10)
 /* What one worker is guessed to do, to tell tiny runs from others. */
 #define FLOPS_A_NANOSECOND 20.0

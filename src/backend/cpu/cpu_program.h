@@ -1,8 +1,8 @@
 /* A plan bound to memory: made by cpu_prepare.c, run by cpu_run.c.
  *
- * A run is a list of phases. A phase is a number of parts, fixed by the plan, that workers take as they come: the groups of a
- * segment, the pieces of a range, the pieces of a sum. Between phases stands a barrier. So who does what never shows in the
- * results: groups add in order, and their sums are combined in index order. */
+ * A run is a list of phases. A phase is a number of parts, fixed by the plan, that workers take as they come: the
+ * groups of a segment, the pieces of a range, the pieces of a sum. Between phases stands a barrier. So who does what
+ * never shows in the results: groups add in order, and their sums are combined in index order. */
 #ifndef TWI_CPU_PROGRAM_H
 #define TWI_CPU_PROGRAM_H
 

@@ -1,4 +1,5 @@
-/* oneDNN behind onednn.h: every call of its C interface, every difference between its versions, every failure as a status. */
+/* oneDNN behind onednn.h: every call of its C interface, every difference between its versions, every failure as a
+ * status. */
 #include "onednn.h"
 
 #ifdef TWI_HAVE_ONEDNN

@@ -1,5 +1,5 @@
-/* As much of oneDNN as convolutions need, the same over its versions 2.6 and 3.x. onednn.c alone knows dnnl.h; what a step
- * makes of it is in onednn_impls.c. Built without oneDNN, a device has none (NULL) and the family is empty. */
+/* As much of oneDNN as convolutions need, the same over its versions 2.6 and 3.x. onednn.c alone knows dnnl.h; what a
+ * step makes of it is in onednn_impls.c. Built without oneDNN, a device has none (NULL) and the family is empty. */
 #ifndef TWI_CPU_ONEDNN_H
 #define TWI_CPU_ONEDNN_H
 
@@ -14,8 +14,8 @@ void twi_onednn_close(twi_onednn *onednn);
 /* "oneDNN 2.6.3", or "no oneDNN". */
 const char *twi_onednn_version(void);
 
-/* oneDNN takes as many threads as OpenMP grants the calling thread. Around everything that creates or runs primitives, since
- * workers are threads already: enter makes that one, leave restores what the thread had. */
+/* oneDNN takes as many threads as OpenMP grants the calling thread. Around everything that creates or runs primitives,
+ * since workers are threads already: enter makes that one, leave restores what the thread had. */
 int twi_onednn_enter(void);
 void twi_onednn_leave(int before);
 
@@ -43,7 +43,8 @@ typedef struct twi_onednn_conv {
  * TW_ERROR_UNSUPPORTED: oneDNN has no fast code for it. */
 tw_status twi_onednn_conv_create(twi_onednn_op **out, twi_onednn *onednn, const twi_onednn_conv *conv,
                                  const twi_onednn_op *like);
-/* Between w of such a convolution (op, made from conv) and plain OHWI: into oneDNN's layout (inward) or out of it. Data: from, to. */
+/* Between w of such a convolution (op, made from conv) and plain OHWI: into oneDNN's layout (inward) or out of it.
+ * Data: from, to. */
 tw_status twi_onednn_reorder_create(twi_onednn_op **out, const twi_onednn_op *op, const twi_onednn_conv *conv,
                                     bool inward);
 void twi_onednn_op_destroy(twi_onednn_op *op);

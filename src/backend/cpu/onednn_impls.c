@@ -1,5 +1,5 @@
-/* Convolutions by oneDNN's primitives, one call a chunk. Weights are reordered to oneDNN's layout once a run, weight gradients
- * are summed in it and brought back at the end. How oneDNN is spoken to is in onednn.c. */
+/* Convolutions by oneDNN's primitives, one call a chunk. Weights are reordered to oneDNN's layout once a run, weight
+ * gradients are summed in it and brought back at the end. How oneDNN is spoken to is in onednn.c. */
 #include "conv_shape.h"
 #include "cpu.h"
 #include "onednn.h"

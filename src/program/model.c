@@ -36,6 +36,7 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
     TWI_TRY(twi_graph_status(&model->graph));
     if (model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: the model is built already");
     if (!output) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: output is NULL; pass the value the model computes");
+    if (!twi_graph_owns(&model->graph, output)) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: output '%s' belongs to another model", output->name);
     if (model->graph.scope_depth) return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: scope '%s' is still open; end it with tw_scope_end", model->graph.scope);
     tw_status status = twi_store_build(&model->store, chosen.seed);
     if (status) { /* leave no half-built store: the next try starts afresh */
@@ -117,8 +118,8 @@ tw_status tw_model_get_parameter(const tw_model *model, int index, tw_parameter 
 }
 
 /* The index of a named parameter whose size must be `count`. */
-static tw_status locate(const tw_model *model, const char *name, int64_t count, const char *function, int *index) {
-    if (!model || !name) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: model or name is NULL", function);
+static tw_status locate(const tw_model *model, const char *name, const float *values, int64_t count, const char *function, int *index) {
+    if (!model || !name || !values) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: model, name or values is NULL", function);
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "%s: the model is not built yet", function);
     *index = twi_store_find(&model->store, name);
     if (*index < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: the model has no parameter '%s'", function, name);
@@ -129,13 +130,13 @@ static tw_status locate(const tw_model *model, const char *name, int64_t count, 
 
 tw_status tw_parameter_read(const tw_model *model, const char *name, float *values, int64_t count) {
     int index;
-    TWI_TRY(locate(model, name, count, "tw_parameter_read", &index));
+    TWI_TRY(locate(model, name, values, count, "tw_parameter_read", &index));
     return twi_store_read(&model->store, twi_store_values(&model->store, index), index, values);
 }
 
 tw_status tw_parameter_write(tw_model *model, const char *name, const float *values, int64_t count) {
     int index;
-    TWI_TRY(locate(model, name, count, "tw_parameter_write", &index));
+    TWI_TRY(locate(model, name, values, count, "tw_parameter_write", &index));
     return twi_store_write(&model->store, twi_store_values(&model->store, index), index, values);
 }
 

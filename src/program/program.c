@@ -6,8 +6,7 @@
 
 static tw_status check_value(const tw_model *model, const tw_value *value, const char *list, int index) {
     if (!value) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: %s[%d] is NULL", list, index);
-    const twi_graph *graph = &model->graph;
-    if (value->id < 0 || value->id >= graph->value_count || graph->value[value->id] != value)
+    if (!twi_graph_owns(&model->graph, value))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: %s[%d] belongs to another model", list, index);
     return TW_OK;
 }

@@ -73,7 +73,7 @@ static bool row_major(const twi_buffer *buffer) {
 /* Buffer of a value in this program, or an error. */
 static tw_status locate(const tw_program *program, const tw_value *value, const int *table, int64_t count, const char *function, const twi_buffer **out) {
     if (!program || !value) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: program or value is NULL", function);
-    if (value->id >= program->model->graph.value_count || program->model->graph.value[value->id] != value)
+    if (!twi_graph_owns(&program->model->graph, value))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' belongs to another model", function, value->name);
     if (value->id >= program->value_count || table[value->id] < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: this program does not use '%s'; name it in the program's options", function, value->name);

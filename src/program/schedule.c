@@ -96,7 +96,13 @@ static void size_chunks(const tw_program *program, twi_segment *segment) {
         chunk -= chunk % multiple;
     else
         chunk = multiple;
-    segment->chunk = smaller(chunk, segment->samples);
+    chunk = smaller(chunk, segment->samples);
+    segment->chunk = chunk;
+    for (int64_t even = chunk; even > chunk / 2; even -= multiple) /* a shorter last chunk doubles what is to be prepared */
+        if (segment->samples % even == 0) {
+            segment->chunk = even;
+            break;
+        }
     int64_t chunks = (segment->samples + segment->chunk - 1) / segment->chunk, groups = smaller(chunks, GROUPS_MAX);
     if (partial > PARTIAL_BYTES / GROUPS_MAX) groups = smaller(groups, partial > PARTIAL_BYTES / 2 ? 2 : (int64_t)(PARTIAL_BYTES / partial));
     segment->groups = (int)groups;

@@ -115,16 +115,21 @@ tw_status twi_store_read(const twi_store *store, const void *array, int index, f
     return status;
 }
 
+tw_status twi_store_write_through(twi_store *store, void *array, int index, const float *values, void *scratch) {
+    const twi_shape *shape = &store->parameter[index].shape;
+    each_element(shape, scratch, store->real_size, (float *)values, element_in);
+    store->version++;
+    return store->context->backend->copy_in(store->context, twi_store_at(store, array, index), scratch,
+                                            (size_t)twi_shape_count(shape) * store->real_size);
+}
+
 tw_status twi_store_write(twi_store *store, void *array, int index, const float *values) {
     const twi_parameter *parameter = &store->parameter[index];
-    tw_context *context = store->context;
-    size_t bytes = (size_t)twi_shape_count(&parameter->shape) * store->real_size;
-    void *stored;
-    TWI_TRY(twi_get(context->memory, &stored, 1, bytes, parameter->name));
-    each_element(&parameter->shape, stored, store->real_size, (float *)values, element_in);
-    tw_status status = context->backend->copy_in(context, twi_store_at(store, array, index), stored, bytes);
-    twi_put(context->memory, stored);
-    store->version++;
+    twi_memory *memory = store->context->memory;
+    void *scratch;
+    TWI_TRY(twi_get(memory, &scratch, (size_t)twi_shape_count(&parameter->shape), store->real_size, parameter->name));
+    tw_status status = twi_store_write_through(store, array, index, values, scratch);
+    twi_put(memory, scratch);
     return status;
 }
 

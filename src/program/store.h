@@ -55,6 +55,8 @@ void *twi_store_at(const twi_store *store, void *array, int index);
 /* f32 in logical order <-> a parameter's part of an array. */
 tw_status twi_store_read(const twi_store *store, const void *array, int index, float *values);
 tw_status twi_store_write(twi_store *store, void *array, int index, const float *values);
+/* The same through scratch of the caller's, count * real_size bytes: takes no memory. */
+tw_status twi_store_write_through(twi_store *store, void *array, int index, const float *values, void *scratch);
 /* The array of its kind that holds a parameter's values. */
 void *twi_store_values(const twi_store *store, int index);
 

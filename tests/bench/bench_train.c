@@ -1,0 +1,211 @@
+/* Training and inference speed: one workload a process, one line of JSON. Workloads, options and keys are those of common
+ * framework benchmarks, so that other programs can be measured beside it. */
+#include <talweg/talweg.h>
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+typedef struct settings {
+    const char *model, *mode, *optimizer;
+    int batch, threads, windows;
+    double seconds, warmup, rate;
+    bool explain;
+} settings;
+
+typedef struct bench {
+    settings set;
+    tw_context *context;
+    tw_model *model;
+    tw_program *program;
+    tw_value *input, *labels, *logits;
+    float *images;    /* batches of the pool, one after the other */
+    int32_t *classes;
+    int64_t pixels;   /* of a batch */
+    int pool;         /* batches */
+} bench;
+
+static void check(tw_status status, const char *what) {
+    if (!status) return;
+    fprintf(stderr, "bench_train: %s: %s\n", what, tw_last_error());
+    exit(1);
+}
+
+static double now(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static tw_value *mlp(tw_model *model, tw_value *x) {
+    const int64_t widths[] = {128, 10};
+    return tw_zoo_mlp(model, x, 2, widths);
+}
+static tw_value *lenet(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
+static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
+static tw_value *resnet18(tw_model *model, tw_value *x) { return tw_zoo_resnet18(model, x, 1000, NULL); }
+static tw_value *resnet50(tw_model *model, tw_value *x) { return tw_zoo_resnet50(model, x, 1000, NULL); }
+
+static const struct workload {
+    const char *name;
+    tw_value *(*net)(tw_model *, tw_value *);
+    int channels, side;
+} workloads[] = {{"mlp", mlp, 1, 28}, {"lenet", lenet, 1, 28}, {"resnet20", resnet20, 3, 32}, {"resnet18", resnet18, 3, 64}, {"resnet50", resnet50, 3, 224}};
+
+static const struct workload *find_workload(const char *name) {
+    for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
+        if (strcmp(workloads[i].name, name) == 0) return &workloads[i];
+    fprintf(stderr, "bench_train: no workload '%s'\n", name);
+    exit(2);
+}
+
+/* Batches lie ready, as in a benchmark of the step alone; throughput does not depend on the content. */
+static void make_batches(bench *b) {
+    b->pool = b->pixels > 1000000 ? 2 : 8;
+    b->images = malloc((size_t)b->pool * (size_t)b->pixels * sizeof *b->images);
+    b->classes = malloc((size_t)b->pool * (size_t)b->set.batch * sizeof *b->classes);
+    if (!b->images || !b->classes) exit(1);
+    uint32_t word = 12345;
+    int64_t sample = b->pixels / b->set.batch;
+    for (int64_t i = 0; i < (int64_t)b->pool * b->set.batch; i++) {
+        word = word * 1664525u + 1013904223u;
+        b->classes[i] = (int32_t)(word >> 16) % 10;
+        for (int64_t p = 0; p < sample; p++) {
+            word = word * 1664525u + 1013904223u;
+            float pattern = (float)((b->classes[i] * 7919 + p * 104729) % 251) / 251.0f;
+            b->images[i * sample + p] = 0.5f * (pattern + (float)(word >> 8) * 0x1p-24f) - 0.5f;
+        }
+    }
+}
+
+static void start(bench *b) {
+    const struct workload *w = find_workload(b->set.model);
+    bool train = strcmp(b->set.mode, "train") == 0;
+    tw_optimizer_options optimizer = TW_OPTIMIZER_OPTIONS_INIT;
+    optimizer.kind = strcmp(b->set.optimizer, "adamw") == 0 ? TW_ADAMW : TW_SGD;
+    optimizer.momentum = optimizer.kind == TW_SGD ? 0.9f : 0;
+    optimizer.learning_rate = b->set.rate;
+    check(tw_context_create(&b->context, "cpu", TW_OPTIONS(context, .threads = b->set.threads)), "context");
+    check(tw_model_create(&b->model, b->context), "model");
+    b->input = tw_input(b->model, w->channels, w->side, w->side);
+    b->logits = w->net(b->model, b->input);
+    b->labels = tw_input_labels(b->model, "labels");
+    tw_loss loss = {tw_cross_entropy(b->model, b->logits, b->labels, NULL), 1};
+    check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = 1)), "build");
+    tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
+    options.train = train;
+    options.losses = &loss;
+    options.loss_count = train;
+    options.outputs = &b->logits;
+    options.output_count = !train;
+    options.optimizer = train ? &optimizer : NULL;
+    check(tw_program_create(&b->program, b->model, b->set.batch, &options), "program");
+    b->pixels = (int64_t)b->set.batch * w->channels * w->side * w->side;
+    make_batches(b);
+    if (b->set.explain) printf("%s", tw_program_dump(b->program, TW_PASS_MEMORY));
+}
+
+static void step(bench *b, int64_t i) {
+    int64_t k = i % b->pool;
+    check(tw_program_write(b->program, b->input, TW_F32, b->images + k * b->pixels, b->pixels), "write");
+    if (strcmp(b->set.mode, "train") == 0) check(tw_program_write(b->program, b->labels, TW_I32, b->classes + k * b->set.batch, b->set.batch), "write");
+    check(tw_program_run(b->program), "run");
+}
+
+static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+static double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Seconds since the process was started. */
+static double process_age(void) {
+    char line[2048];
+    unsigned long long ticks = 0;
+    double up = 0;
+    FILE *stat = fopen("/proc/self/stat", "r"), *uptime = fopen("/proc/uptime", "r");
+    if (stat && uptime && fgets(line, sizeof line, stat) && fscanf(uptime, "%lf", &up) == 1) {
+        char *field = strrchr(line, ')');
+        for (int i = 0; field && i < 20; i++) field = strchr(field + 1, ' ');
+        if (field) ticks = strtoull(field, NULL, 10);
+    }
+    if (stat) fclose(stat);
+    if (uptime) fclose(uptime);
+    return up - (double)ticks / 100.0;
+}
+
+static void measure(bench *b) {
+    enum { WINDOWS_MAX = 100, LATENCIES = 1 << 20 };
+    static double rates[WINDOWS_MAX], cpu_rates[WINDOWS_MAX], latencies[LATENCIES];
+    bool train = strcmp(b->set.mode, "train") == 0;
+    int64_t steps = 0, timed = 0;
+    int windows = b->set.windows < WINDOWS_MAX ? b->set.windows : WINDOWS_MAX, done = 0;
+    step(b, steps++);
+    double first_loss = tw_program_get_loss(b->program), first_step = process_age();
+    for (double end = now(CLOCK_MONOTONIC) + b->set.warmup; now(CLOCK_MONOTONIC) < end;) step(b, steps++);
+    double all = now(CLOCK_MONOTONIC);
+    for (; done < windows; done++) {
+        if (done >= 2 && now(CLOCK_MONOTONIC) - all > 1.3 * b->set.seconds) break;
+        double begin = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), at = begin;
+        int64_t count = 0;
+        while (at - begin < b->set.seconds / windows) {
+            step(b, steps++);
+            double before = at;
+            at = now(CLOCK_MONOTONIC);
+            latencies[timed++ % LATENCIES] = at - before;
+            count++;
+        }
+        rates[done] = (double)(count * b->set.batch) / (at - begin);
+        cpu_rates[done] = (double)(count * b->set.batch) / (now(CLOCK_PROCESS_CPUTIME_ID) - cpu);
+    }
+    int kept = timed < LATENCIES ? (int)timed : LATENCIES;
+    double rate = median(rates, done), p50 = median(latencies, kept), cpu_rate = median(cpu_rates, done);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    tw_program_stats stats = tw_program_get_stats(b->program);
+    printf("{\"peer\": \"talweg-%s\", \"model\": \"%s\", \"mode\": \"%s\", \"batch\": %d, \"threads\": %d, \"opt\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
+           "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, \"lat_us_p99\": %.1f, \"params\": %lld, "
+           "\"first_step_s\": %.3f, \"peak_rss_mb\": %.1f, \"gflops\": %.1f, \"arena_mb\": %.1f, \"loss_first\": %.6f, \"loss_last\": %.6f}\n",
+           tw_version(), b->set.model, b->set.mode, b->set.batch, tw_context_get_threads(b->context), train ? b->set.optimizer : "none", rate, rates[done - 1], cpu_rate,
+           1e3 * p50, 1e6 * p50, 1e6 * latencies[(int)(0.99 * kept)], (long long)tw_model_count_weights(b->model), first_step, (double)usage.ru_maxrss / 1024,
+           stats.flops / b->set.batch * rate / 1e9, (double)stats.arena_bytes / 1e6, first_loss, train ? tw_program_get_loss(b->program) : 0.0);
+}
+
+static void usage(void) {
+    puts("bench_train --model mlp|lenet|resnet20|resnet18|resnet50 [--mode train|infer] [--batch N] [--threads N] [--seconds S]\n"
+         "            [--warmup S] [--windows N] [--opt sgd|adamw] [--lr RATE] [--explain]\n"
+         "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, ms_per_step, latencies,\n"
+         "first_step_s (since the process began), peak_rss_mb. --explain prints the planned steps first.");
+}
+
+int main(int argc, char **argv) {
+    static const struct option options[] = {{"model", 1, NULL, 'm'}, {"mode", 1, NULL, 'o'}, {"batch", 1, NULL, 'b'}, {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'},
+                                            {"windows", 1, NULL, 'n'}, {"opt", 1, NULL, 'p'}, {"lr", 1, NULL, 'l'}, {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    bench b = {.set = {"lenet", "train", "sgd", 64, 1, 10, 5, 1, 0.01, false}};
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c == 'm') b.set.model = optarg;
+        else if (c == 'o') b.set.mode = optarg;
+        else if (c == 'b') b.set.batch = atoi(optarg);
+        else if (c == 't') b.set.threads = atoi(optarg);
+        else if (c == 's') b.set.seconds = atof(optarg);
+        else if (c == 'w') b.set.warmup = atof(optarg);
+        else if (c == 'n') b.set.windows = atoi(optarg);
+        else if (c == 'p') b.set.optimizer = optarg;
+        else if (c == 'l') b.set.rate = atof(optarg);
+        else if (c == 'e') b.set.explain = true;
+        else return usage(), c == 'h' ? 0 : 2;
+    }
+    if (b.set.batch < 1 || b.set.windows < 1) return usage(), 2;
+    start(&b);
+    measure(&b);
+    tw_program_destroy(b.program);
+    tw_model_destroy(b.model);
+    tw_context_destroy(b.context);
+    free(b.images);
+    free(b.classes);
+    return 0;
+}

@@ -14,7 +14,7 @@ TW_API TW_WARN_UNUSED tw_status tw_model_save(const tw_model *model, const char 
 
 typedef struct tw_load_options {
     size_t size;
-    bool partial;          /**< take what fits by name and shape; the log lists what was left out */
+    bool partial;          /**< take what fits by name and shape; the log lists what was left out. Nothing fits: MISMATCH */
 } tw_load_options;
 #define TW_LOAD_OPTIONS_INIT {sizeof(tw_load_options), false}
 

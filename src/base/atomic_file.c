@@ -38,15 +38,15 @@ static tw_status open_stream(twi_atomic_file *file) {
         TWI_TRY(twi_get(file->memory, &file->temporary, length, 1, "file name"));
         descriptor = open_beside(file, length);
     }
-    if (descriptor < 0) {
-        twi_put(file->memory, file->temporary); /* there is nothing to remove */
-        file->temporary = NULL;
-        return fail(file->path, "open it for writing", errno);
-    }
-    file->stream = fdopen(descriptor, "wb");
+    if (descriptor >= 0) file->stream = fdopen(descriptor, "wb");
     if (file->stream) return TW_OK;
-    int error = errno; /* close may change it */
-    close(descriptor);
+    int error = errno; /* what follows may change it */
+    if (descriptor >= 0) {
+        close(descriptor);
+    } else { /* there is nothing to remove */
+        twi_put(file->memory, file->temporary);
+        file->temporary = NULL;
+    }
     return fail(file->path, "open it for writing", error);
 }
 

@@ -61,6 +61,10 @@ tw_value *twi_graph_find(const twi_graph *graph, const char *name) {
     return NULL;
 }
 
+bool twi_graph_owns(const twi_graph *graph, const tw_value *value) {
+    return value->id >= 0 && value->id < graph->value_count && graph->value[value->id] == value;
+}
+
 static bool name_taken(const twi_graph *graph, const char *name) {
     size_t length = strlen(name);
     for (int i = 0; i < graph->value_count; i++) { /* a layer's own name is taken once it has a parameter "name.x" */
@@ -205,8 +209,11 @@ static tw_status add_node(twi_graph *graph, const char *op_name, const char *nam
 
 tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count, tw_value *const *inputs, const void *attrs) {
     if (graph->status || !node_name) return NULL;
-    for (int i = 0; i < input_count; i++)
+    for (int i = 0; i < input_count; i++) {
         if (!inputs[i]) return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d is NULL", op_name, node_name, i));
+        if (!twi_graph_owns(graph, inputs[i]))
+            return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d, '%s', belongs to another model", op_name, node_name, i, inputs[i]->name));
+    }
     twi_node *node = NULL;
     tw_status status = add_node(graph, op_name, node_name, input_count, inputs, attrs, &node);
     return status ? twi_graph_fail(graph, status) : node->output[0];

@@ -47,6 +47,8 @@ tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kin
 tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count, tw_value *const *inputs, const void *attrs);
 
 tw_value *twi_graph_find(const twi_graph *graph, const char *name);
+/* Is this one of the graph's own values? */
+bool twi_graph_owns(const twi_graph *graph, const tw_value *value);
 /* Fills an attribute struct with its table's defaults. */
 void twi_attrs_preset(const twi_op *op, void *attrs);
 /* Runs a node's shape rule with the batch axis of batched values set to `batch`. */

@@ -12,7 +12,9 @@ tw_status twi_json_fail(const twi_json *json, const char *expected) {
     size_t length = 0;
     for (const char *c = json->at; c < json->end && length + 1 < sizeof found && *c >= ' ' && *c < 127; c++) found[length++] = *c;
     found[length] = 0;
-    return TWI_FAIL(TW_ERROR_FORMAT, "%s: header: expected %s, found %s%s%s", json->where, expected, length ? "'" : "the end or a control character", found, length ? "'" : "");
+    return TWI_FAIL(TW_ERROR_FORMAT, "%s: header%s%.200s%s: expected %s, found %s%s%s", json->where, json->item ? ", '" : "",
+                    json->item ? json->item : "", json->item ? "'" : "", expected,
+                    length ? "'" : "the end or no printable character", found, length ? "'" : "");
 }
 
 bool twi_json_accept(twi_json *json, char c) {
@@ -89,7 +91,7 @@ tw_status twi_json_string(twi_json *json, char *out, size_t capacity) {
                 return twi_json_fail(json, "a known escape after '\\'");
             }
         }
-        if (length + (size_t)count >= capacity) return TWI_FAIL(TW_ERROR_FORMAT, "%s: header: a string is longer than %zu bytes", json->where, capacity - 1);
+        if (length + (size_t)count >= capacity) return json->at -= count, twi_json_fail(json, "a shorter string");
         memcpy(out + length, bytes, (size_t)count);
         length += (size_t)count;
     }

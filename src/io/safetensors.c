@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH_BYTES = 8, HEADER_MAX = 100 * 1000 * 1000, NAME_MAX_BYTES = 64 * 1024 };
+enum { LENGTH_BYTES = 8, HEADER_MAX = 100 * 1000 * 1000 };
 
 static const struct { const char *name; tw_dtype dtype; } types[] = {
     {"F32", TW_F32}, {"F16", TW_F16}, {"BF16", TW_BF16}, {"I32", TW_I32}, {"I64", TW_I64}, {"U8", TW_U8},
@@ -27,7 +27,8 @@ typedef struct parser {
     twi_json json;
     twi_tensor_file *file;
     uint64_t data_bytes;
-    char *name; /* scratch for one name */
+    char *name; /* scratch for one string, as long as the header */
+    size_t name_capacity;
 } parser;
 
 static tw_status bad(const parser *p, const char *what) { return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': %s", p->json.where, p->name, what); }
@@ -113,9 +114,9 @@ static tw_status skip_metadata(parser *p) {
     TWI_TRY(twi_json_expect(&p->json, '{'));
     if (twi_json_accept(&p->json, '}')) return TW_OK;
     do {
-        TWI_TRY(twi_json_string(&p->json, p->name, NAME_MAX_BYTES));
+        TWI_TRY(twi_json_string(&p->json, p->name, p->name_capacity));
         TWI_TRY(twi_json_expect(&p->json, ':'));
-        TWI_TRY(twi_json_string(&p->json, p->name, NAME_MAX_BYTES));
+        TWI_TRY(twi_json_string(&p->json, p->name, p->name_capacity));
     } while (twi_json_accept(&p->json, ','));
     return twi_json_expect(&p->json, '}');
 }
@@ -153,12 +154,14 @@ static tw_status parse_header(parser *p) {
     bool metadata = false;
     if (!twi_json_accept(&p->json, '}')) {
         do {
-            TWI_TRY(twi_json_string(&p->json, p->name, NAME_MAX_BYTES));
+            TWI_TRY(twi_json_string(&p->json, p->name, p->name_capacity));
             TWI_TRY(twi_json_expect(&p->json, ':'));
             bool is_metadata = strcmp(p->name, "__metadata__") == 0;
             if (is_metadata && metadata) return TWI_FAIL(TW_ERROR_FORMAT, "%s: __metadata__ is repeated", p->json.where);
             metadata |= is_metadata;
+            p->json.item = is_metadata ? "__metadata__" : p->name;
             TWI_TRY(is_metadata ? skip_metadata(p) : parse_entry(p));
+            p->json.item = NULL;
         } while (twi_json_accept(&p->json, ','));
         TWI_TRY(twi_json_expect(&p->json, '}'));
     }
@@ -171,8 +174,8 @@ static tw_status parse_header(parser *p) {
 }
 
 tw_status twi_tensor_header_parse(twi_tensor_file *file, const char *json, size_t length, uint64_t data_bytes) {
-    parser p = {.json = {json, json + length, file->path}, .file = file, .data_bytes = data_bytes};
-    TWI_TRY(twi_get(file->memory, &p.name, NAME_MAX_BYTES, 1, "tensor name"));
+    parser p = {.json = {json, json + length, file->path, NULL}, .file = file, .data_bytes = data_bytes, .name_capacity = length + 1};
+    TWI_TRY(twi_get(file->memory, &p.name, p.name_capacity, 1, "tensor name"));
     tw_status status = parse_header(&p);
     twi_put(file->memory, p.name);
     return status;
@@ -196,7 +199,7 @@ static tw_status open_checked(twi_tensor_file *file) {
     struct stat info;
     unsigned char length_bytes[LENGTH_BYTES];
     uint64_t length = 0;
-    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
+    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused below, not waited for */
     if (file->descriptor < 0 || fstat(file->descriptor, &info)) return TWI_FAIL(TW_ERROR_FILE, "%s: cannot open: %s", file->path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return TWI_FAIL(TW_ERROR_FILE, "%s: is not a regular file", file->path);
     uint64_t size = (uint64_t)info.st_size;

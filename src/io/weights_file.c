@@ -158,10 +158,11 @@ static tw_status read_entries(const fitting *f, float *values) {
     return TW_OK;
 }
 
-static tw_status write_entries(const fitting *f, const float *values) {
+/* All memory is there before the first write, so that nothing can stop it half-way. */
+static tw_status write_entries(const fitting *f, const float *values, void *scratch) {
     twi_store *store = &f->model->store;
     for (int i = 0; i < store->count; i++) {
-        if (f->entry[i] >= 0) TWI_TRY(twi_store_write(store, twi_store_values(store, i), i, values));
+        if (f->entry[i] >= 0) TWI_TRY(twi_store_write_through(store, twi_store_values(store, i), i, values, scratch));
         values += twi_shape_count(&store->parameter[i].shape);
     }
     return TW_OK;
@@ -170,9 +171,10 @@ static tw_status write_entries(const fitting *f, const float *values) {
 static tw_status judge(const fitting *f, const char *misfits, bool partial) {
     bool fits = f->missing + f->unexpected + f->mismatched == 0;
     if (fits) return TW_OK;
-    if (!partial)
-        return TWI_FAIL(TW_ERROR_MISMATCH, "%s does not fit the model: %d fit, %d missing, %d unexpected, %d mismatched:%s. The model is unchanged; load with partial to take what fits",
-                        f->file->path, f->fitted, f->missing, f->unexpected, f->mismatched, misfits);
+    if (!partial || f->fitted == 0)
+        return TWI_FAIL(TW_ERROR_MISMATCH, "%s does not fit the model: %d fit, %d missing, %d unexpected, %d mismatched:%s. The model is unchanged; %s",
+                        f->file->path, f->fitted, f->missing, f->unexpected, f->mismatched, misfits,
+                        f->fitted ? "load with partial to take what fits" : "is it another network's file?");
     twi_log_line(&f->model->context->log, TW_LOG_WARNING, "%s: loaded %d of %d parameters:%s", f->file->path, f->fitted, f->model->store.count, misfits);
     return TW_OK;
 }
@@ -183,16 +185,23 @@ static tw_status load(fitting *f, bool partial) {
     twi_text text;
     char *misfits = NULL;
     float *values = NULL;
-    size_t total = 0;
+    void *scratch = NULL;
+    size_t total = 0, largest = 0;
     TWI_TRY(twi_get(memory, &f->entry, (size_t)store->count, sizeof *f->entry, "tensor match"));
     twi_text_init(&text, memory);
     match_entries(f, &text);
     tw_status status = twi_text_take(&text, &misfits);
     if (status == TW_OK) status = judge(f, misfits, partial);
-    for (int i = 0; i < store->count; i++) total += (size_t)twi_shape_count(&store->parameter[i].shape);
+    for (int i = 0; i < store->count; i++) {
+        size_t count = (size_t)twi_shape_count(&store->parameter[i].shape);
+        total += count;
+        if (count > largest) largest = count;
+    }
     if (status == TW_OK) status = twi_get(memory, &values, total, sizeof *values, "weights");
+    if (status == TW_OK) status = twi_get(memory, &scratch, largest, store->real_size, "weights");
     if (status == TW_OK) status = read_entries(f, values);
-    if (status == TW_OK) status = write_entries(f, values);
+    if (status == TW_OK) status = write_entries(f, values, scratch);
+    twi_put(memory, scratch);
     twi_put(memory, values);
     twi_put(memory, misfits);
     twi_put(memory, f->entry);

@@ -51,6 +51,7 @@ static tw_status make_segments(tw_program *program, const tw_optimizer_options *
         const tw_value *value = program->model->graph.value[v];
         if (value->kind != TWI_VALUE_PARAMETER || program->gradient_buffer[v] < 0) continue;
         const twi_parameter *parameter = &store->parameter[value->parameter];
+        if (!parameter->trainable) continue; /* its gradient was asked for to be read */
         float decay = parameter->decayed || o->decay_all ? o->weight_decay : 0;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;

@@ -84,6 +84,8 @@ tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *su
     if (graph->status) return NULL;
     char name[sizeof graph->name + 24];
     snprintf(name, sizeof name, "%s.%s", layer, suffix);
+    if (record->init.kind < TW_INIT_DEFAULT || record->init.kind > TW_INIT_XAVIER_NORMAL)
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s': init kind %d is none of tw_init_kind", name, (int)record->init.kind));
     if (twi_graph_find(graph, name)) return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s' exists already; give the layer another name", name));
     tw_value *value = twi_graph_value(graph, name, record->learned ? TWI_VALUE_PARAMETER : TWI_VALUE_BUFFER, TWI_ACC, false, &record->shape);
     if (!value) return NULL;

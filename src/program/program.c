@@ -17,6 +17,8 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     if (batch < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: batch %lld is below 1", (long long)batch);
     if (options->loss_count < 0 || options->output_count < 0 || options->gradient_count < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: a count is negative");
+    if ((options->loss_count && !options->losses) || (options->output_count && !options->outputs) || (options->gradient_count && !options->gradients))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: losses, outputs or gradients are counted, but the list is NULL");
     if (options->loss_count + options->output_count == 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: neither losses nor outputs: there is nothing to compute");
     if (options->train && options->loss_count == 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: training needs a loss");
     if (!options->train && (options->optimizer || options->gradient_count))
@@ -32,7 +34,8 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     return TW_OK;
 }
 
-/* The model's arena and scratch grow to what this program needs; then every program is bound anew. */
+/* The model's arena and scratch grow to what this program needs; then every program is bound anew. Where that fails, the
+ * others are bound when they run next. */
 static tw_status share_arena(tw_program *program) {
     tw_model *model = program->model;
     tw_context *context = model->context;
@@ -41,15 +44,21 @@ static tw_status share_arena(tw_program *program) {
     void **memory[] = {&model->arena, &model->scratch};
     size_t *held[] = {&model->arena_bytes, &model->scratch_bytes}, wanted[] = {program->arena_bytes, scratch};
     static const char *const names[] = {"activation arena", "worker scratch"};
-    bool moved = false;
+    void *larger[] = {NULL, NULL};
+    tw_status status = TW_OK;
+    for (int i = 0; i < 2 && status == TW_OK; i++)
+        if (!*memory[i] || wanted[i] > *held[i]) status = context->backend->get(context, &larger[i], wanted[i] ? wanted[i] : 1, names[i]);
+    if (status) { /* nothing has moved yet */
+        context->backend->put(context, larger[0]);
+        return status;
+    }
+    bool moved = larger[0] || larger[1];
+    for (tw_program *other = model->programs; moved && other; other = other->next) twi_program_unprepare(other);
     for (int i = 0; i < 2; i++) {
-        if (*memory[i] && wanted[i] <= *held[i]) continue;
-        void *larger;
-        TWI_TRY(context->backend->get(context, &larger, wanted[i] ? wanted[i] : 1, names[i]));
+        if (!larger[i]) continue;
         context->backend->put(context, *memory[i]);
-        *memory[i] = larger;
+        *memory[i] = larger[i];
         *held[i] = wanted[i];
-        moved = true;
     }
     for (tw_program *other = model->programs; moved && other; other = other->next) TWI_TRY(twi_pass_prepare(other));
     return twi_pass_prepare(program);
@@ -129,6 +138,7 @@ void tw_program_destroy(tw_program *program) {
             *at = program->next;
             break;
         }
+    if (program->model->gradients_of == program) program->model->gradients_of = NULL;
     twi_program_unprepare(program);
     for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
     while (program->blocks) {

@@ -73,7 +73,6 @@ struct tw_program {
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
-    bool gradients_ready;
     double loss_value;
     char *dump[TWI_PASSES];
 };

@@ -71,8 +71,8 @@ static bool row_major(const twi_buffer *buffer) {
 }
 
 /* Buffer of a value in this program, or an error. */
-static tw_status locate(const tw_program *program, const tw_value *value, const int *table, int64_t count, const char *function, const twi_buffer **out) {
-    if (!program || !value) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: program or value is NULL", function);
+static tw_status locate(const tw_program *program, const tw_value *value, const int *table, const void *host, int64_t count, const char *function, const twi_buffer **out) {
+    if (!program || !value || !host) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: program, value or data is NULL", function);
     if (!twi_graph_owns(&program->model->graph, value))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' belongs to another model", function, value->name);
     if (value->id >= program->value_count || table[value->id] < 0)
@@ -95,8 +95,7 @@ static tw_status check_labels(const tw_value *value, const int64_t *labels, int6
 
 tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count) {
     const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, count, "tw_program_write", &buffer));
-    if (!data) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s': data is NULL", value->name);
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, "tw_program_write", &buffer));
     if (value->kind != TWI_VALUE_INPUT) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
     bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8, fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
     if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
@@ -125,7 +124,7 @@ static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer
 
 tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count) {
     const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, count, "tw_program_read", &buffer));
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, values, count, "tw_program_read", &buffer));
     if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs", value->name);
     return read_buffer(program, buffer, values);
@@ -133,7 +132,7 @@ tw_status tw_program_read(tw_program *program, const tw_value *value, void *valu
 
 tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count) {
     const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, count, "tw_program_read_gradient", &buffer));
+    TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, values, count, "tw_program_read_gradient", &buffer));
     if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients", value->name);
     return read_buffer(program, buffer, values);
@@ -146,7 +145,7 @@ tw_status tw_program_read_parameter_gradient(tw_program *program, const char *na
     if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)
         return TWI_FAIL(TW_ERROR_STATE, "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss depends on it)", name);
     const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program->gradient_buffer, count, "tw_program_read_parameter_gradient", &buffer));
+    TWI_TRY(locate(program, value, program->gradient_buffer, values, count, "tw_program_read_parameter_gradient", &buffer));
     return read_buffer(program, buffer, values);
 }
 
@@ -178,7 +177,7 @@ static tw_status collect_losses(tw_program *program, double loss_scale) {
 static tw_status run_segments(tw_program *program, int first, int count, bool gradients) {
     tw_context *context = twi_program_context(program);
     twi_store *store = &program->model->store;
-    if (!program->prepared) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run: the program lost its memory when another could not be made; destroy it and make it again");
+    if (!program->prepared) TWI_TRY(twi_pass_prepare(program)); /* the arena moved, and memory for binding this one lacked then */
     twi_control control;
     memset(&control, 0, sizeof control);
     control.seed = program->model->seed;
@@ -198,25 +197,31 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     return TW_OK;
 }
 
+/* A training run overwrites the gradients, whichever program's they were. */
+static void forget_gradients(tw_program *program) {
+    if (program->train) program->model->gradients_of = NULL;
+}
+
 tw_status tw_program_run(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run: program is NULL");
-    program->gradients_ready = false;
+    forget_gradients(program);
     return run_segments(program, 0, program->segment_count, true);
 }
 
 tw_status tw_program_run_gradients(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
-    program->gradients_ready = false;
+    forget_gradients(program);
     TWI_TRY(run_segments(program, 0, program->update_segment, true));
-    program->gradients_ready = program->train;
+    if (program->train) program->model->gradients_of = program;
     return TW_OK;
 }
 
 tw_status tw_program_run_update(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_update: program is NULL");
     if (program->update_segment == program->segment_count) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
-    if (!program->gradients_ready) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: there are no gradients; call tw_program_run_gradients first");
-    program->gradients_ready = false;
+    if (program->model->gradients_of != program)
+        return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: there are no gradients of this program; call tw_program_run_gradients first");
+    forget_gradients(program);
     return run_segments(program, program->update_segment, program->segment_count - program->update_segment, false);
 }
 

@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     check(tw_dataset_open(&test, context, argv[optind], TW_TEST, NULL));
     check(tw_model_create(&model, context));
     check(tw_model_build(model, tw_zoo_lenet5(model, tw_input(model, 1, 28, 28), 10), TW_OPTIONS(model, .seed = seed)));
-    tw_optimizer_options adamw = {.kind = TW_ADAMW, .learning_rate = 1e-3, .schedule = {.kind = TW_SCHEDULE_COSINE}};
+    tw_optimizer_options adamw = {.kind = TW_ADAMW, .learning_rate = 1e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
     check(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .epochs = (int)epochs, .batch = 64, .optimizer = adamw, .on_epoch = show_epoch)));
     check(tw_trainer_fit(trainer, train, test));
     tw_metrics result;

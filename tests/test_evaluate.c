@@ -101,6 +101,37 @@ static void not_a_number_is_no_class(void **state) {
     tw_dataset_destroy(data);
 }
 
+/* The normalisation of fit is that of its training set, and what a trainer is given is what its model sees. */
+static void samples_are_normalised(void **state) {
+    (void)state;
+    tw_dataset *data = task_data(task_context, COUNT, 1), *floats;
+    tw_model *model = task_plain_model(task_context, 1);
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .optimizer = STANDSTILL));
+    assert_int_equal(tw_trainer_get_normalization(trainer).channels, 0);
+    CHECK_OK(tw_trainer_fit(trainer, data, data));
+    const tw_normalization found = tw_trainer_get_normalization(trainer);
+    float mean, deviation, images[COUNT * TASK_PIXELS];
+    CHECK_OK(tw_dataset_measure(data, &mean, &deviation));
+    assert_true(found.channels == 1 && found.mean[0] == mean && found.deviation[0] == deviation);
+    tw_trainer_destroy(trainer);
+
+    const uint8_t *bytes = tw_dataset_get_images(data);
+    for (int i = 0; i < COUNT * TASK_PIXELS; i++) images[i] = ((float)bytes[i] / 255 - 0.25f) / 0.125f;
+    CHECK_OK(tw_dataset_create_from(&floats, task_context, TW_F32, images, COUNT, 1, TASK_SIDE, TASK_SIDE, tw_dataset_get_labels(data), NULL));
+    tw_metrics expected, metrics;
+    trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true));
+    CHECK_OK(tw_trainer_evaluate(trainer, floats, &expected));
+    tw_trainer_destroy(trainer);
+    trainer = trainer_of(model, TW_OPTIONS(trainer, .normalization = {1, {0.25f}, {0.125f}}));
+    CHECK_OK(tw_trainer_evaluate(trainer, data, &metrics));
+    assert_float_equal(metrics.loss, expected.loss, 1e-5);
+    assert_true(expected.loss > 0.1);
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(floats);
+    tw_dataset_destroy(data);
+}
+
 /* ---- evaluation and training leave each other alone ---- */
 
 static bool evaluate_within(void *user, const tw_progress *p) {
@@ -151,14 +182,14 @@ static void evaluation_is_its_own_mode(void **state) {
     (void)state;
     tw_dataset *train = task_data(task_context, 60, 1), *test = task_data(task_context, 50, 99);
     tw_model *model = task_model(task_context, 4);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 2, .batch = 16, .optimizer = ADAM));
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 2, .batch = 16, .optimizer = ADAM, .flip = true, .crop_padding = 2));
     CHECK_OK(tw_trainer_fit(trainer, train, NULL));
     size_t count;
     float *bytes = task_parameters(model, &count);
     tw_metrics first, second, other;
     CHECK_OK(tw_trainer_evaluate(trainer, test, &first));
     CHECK_OK(tw_trainer_evaluate(trainer, test, &second));
-    assert_memory_equal(&first, &second, sizeof first); /* no dropout, no batch statistics */
+    assert_memory_equal(&first, &second, sizeof first); /* no dropout, no batch statistics; below: no augmentation */
     assert_true(task_unchanged(model, bytes));
     free(bytes);
     for (int batch = 1; batch < 60; batch += 8) {
@@ -243,6 +274,7 @@ int main(void) {
         with_context(every_sample_counts_once),
         with_context(top5_counts_the_first_five),
         with_context(not_a_number_is_no_class),
+        with_context(samples_are_normalised),
         with_context(evaluating_does_not_change_training),
         with_context(evaluation_is_its_own_mode),
         with_context(smoothing_is_for_training_alone),

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L /* sigaction, nanosleep */
 #include "small_task.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -29,7 +30,7 @@ static void learns_a_separable_task(void **state) {
     (void)state;
     tw_dataset *train = task_data(task_context, 120, 1), *test = task_data(task_context, 30, 99);
     tw_model *model = task_model(task_context, 1);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 8, .batch = 16, .optimizer = ADAM));
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 8, .batch = 16, .evaluation_batch = 16, .optimizer = ADAM));
     CHECK_OK(tw_trainer_fit(trainer, train, test));
     assert_int_equal(tw_trainer_count_history(trainer), 8);
     tw_history_row first = row_of(trainer, 0), last = row_of(trainer, 7);
@@ -41,7 +42,9 @@ static void learns_a_separable_task(void **state) {
     assert_true(last.test.top1 == 1 && last.test.top5 == 1 && last.train.top1 > 0.9);
     assert_true(last.learning_rate == 0.02 && last.seconds > 0 && last.images_per_second > 0);
     assert_int_equal(tw_model_get_updates(model), 8 * 8);
-    assert_int_equal(tw_trainer_get_normalization(trainer).channels, 1);
+    int32_t classes[30];
+    CHECK_OK(tw_trainer_predict(trainer, test, classes));
+    for (int i = 0; i < 30; i++) assert_int_equal(classes[i], i % TASK_CLASSES); /* in the data set's order */
     tw_trainer_destroy(trainer);
     tw_model_destroy(model);
     tw_dataset_destroy(train);
@@ -52,7 +55,7 @@ static void learns_a_separable_task(void **state) {
 
 typedef struct setup {
     int threads, workers;
-    uint64_t seed;
+    uint64_t seed, order_seed;
     bool no_shuffle, no_flip;
 } setup;
 
@@ -61,8 +64,8 @@ static float *bytes_of(const setup *s, size_t *count) {
     CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = s->threads)));
     tw_dataset *train = task_data(context, 201, 1), *test = task_data(context, 10, 99);
     tw_model *model = task_model(context, s->seed);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 2, .batch = 64, .optimizer = ADAM, .workers = s->workers, .flip = !s->no_flip,
-                                                       .crop_padding = 1, .no_shuffle = s->no_shuffle));
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 2, .batch = 64, .optimizer = ADAM, .workers = s->workers, .seed = s->order_seed,
+                                                       .flip = !s->no_flip, .crop_padding = 1, .no_shuffle = s->no_shuffle));
     CHECK_OK(tw_trainer_fit(trainer, train, test));
     float *bytes = task_parameters(model, count);
     tw_trainer_destroy(trainer);
@@ -85,13 +88,43 @@ static bool same_bytes(const setup *a, const setup *b) {
 
 static void the_seed_alone_decides(void **state) {
     (void)state;
-    const setup base = {1, 0, 7, false, false};
-    const setup same[] = {{1, 0, 7, false, false}, {2, 0, 7, false, false}, {1, 1, 7, false, false}, {2, 4, 7, false, false}, {4, 1, 7, false, false}};
-    const setup others[] = {{1, 0, 8, false, false}, {1, 0, 0, false, false}, {1, 0, (uint64_t)1 << 63, false, false}, {1, 0, 7, true, false}, {1, 0, 7, false, true}};
+    const setup base = {1, 0, 7, 0, false, false};
+    const setup same[] = {{1, 0, 7, 7, false, false}, {2, 0, 7, 0, false, false}, {1, 1, 7, 0, false, false}, {2, 4, 7, 0, false, false}, {4, 1, 7, 0, false, false}};
+    const setup others[] = {{1, 0, 8, 0, false, false}, {1, 0, 0, 0, false, false}, {1, 0, (uint64_t)1 << 63, 0, false, false},
+                            {1, 0, 7, 8, false, false}, {1, 0, 7, 0, true, false},  {1, 0, 7, 0, false, true}};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (!same_bytes(&base, &same[i])) fail_msg("%d threads and %d workers give other bytes than 1 and 0", same[i].threads, same[i].workers);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (same_bytes(&base, &others[i])) fail_msg("set-up %zu makes no difference", i);
+}
+
+static int threads_now(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    while (readdir(tasks)) count++;
+    closedir(tasks);
+    return count;
+}
+
+static bool count_threads(void *user, const tw_progress *p) {
+    (void)p;
+    *(int *)user = threads_now();
+    return false;
+}
+
+static void workers_live_as_long_as_fit(void **state) {
+    (void)state;
+    tw_dataset *train = task_data(task_context, 20, 1);
+    tw_model *model = task_plain_model(task_context, 3);
+    int before = threads_now(), during = 0;
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .workers = 3, .on_step = count_threads, .user = &during));
+    CHECK_OK(tw_trainer_fit(trainer, train, NULL));
+    assert_int_equal(during, before + 3);
+    assert_int_equal(threads_now(), before);
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(train);
 }
 
 /* Two epochs at once, or one and then one more: the order of the second epoch is its own. */
@@ -121,6 +154,27 @@ static void fitting_again_goes_on(void **state) {
     tw_trainer_destroy(b);
     tw_model_destroy(once);
     tw_model_destroy(twice);
+    tw_dataset_destroy(train);
+}
+
+/* Where nothing moves, the first batch's loss tells which samples are in it. */
+static bool note_first_loss(void *user, const tw_progress *p) {
+    if (p->step == 1) ((double *)user)[p->epoch] = p->train.loss;
+    return false;
+}
+
+static void every_epoch_has_its_own_order(void **state) {
+    (void)state;
+    tw_dataset *train = task_data(task_context, 50, 1);
+    tw_model *model = task_plain_model(task_context, 3);
+    for (int kept = 0; kept < 2; kept++) {
+        double loss[3];
+        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 8, .no_shuffle = kept, .optimizer = STANDSTILL, .on_step = note_first_loss, .user = loss));
+        CHECK_OK(tw_trainer_fit(trainer, train, NULL));
+        assert_true(kept ? loss[0] == loss[1] && loss[1] == loss[2] : loss[0] != loss[1] && loss[1] != loss[2] && loss[0] != loss[2]);
+        tw_trainer_destroy(trainer);
+    }
+    tw_model_destroy(model);
     tw_dataset_destroy(train);
 }
 
@@ -360,7 +414,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         with_context(learns_a_separable_task),
         cmocka_unit_test(the_seed_alone_decides),
+        with_context(workers_live_as_long_as_fit),
         with_context(fitting_again_goes_on),
+        with_context(every_epoch_has_its_own_order),
         with_context(a_short_last_batch_counts_by_its_samples),
         with_context(a_last_batch_of_one_is_never_fatal),
         with_context(the_schedule_spans_the_fit),

@@ -40,8 +40,11 @@ void twi_graph_scope_begin(twi_graph *graph, const char *name) {
     if (!name || !*name) {
         (void)twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "scope: a scope needs a name"));
     } else if (graph->scope_depth == TWI_SCOPE_DEPTH || length + strlen(name) + 2 > sizeof graph->scope) {
-        (void)twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "scope '%.40s': nested deeper than %d or longer than %d characters in all; "
-                                             "end scopes with tw_scope_end", name, TWI_SCOPE_DEPTH, TWI_SCOPE_TEXT - 1));
+        (void)twi_graph_fail(graph,
+                             TWI_FAIL(TW_ERROR_ARGUMENT,
+                                      "scope '%.40s': nested deeper than %d or longer than %d characters in all; "
+                                      "end scopes with tw_scope_end",
+                                      name, TWI_SCOPE_DEPTH, TWI_SCOPE_TEXT - 1));
     } else {
         graph->scope_length[graph->scope_depth++] = (int)length;
         snprintf(graph->scope + length, sizeof graph->scope - length, "%s.", name);
@@ -79,11 +82,17 @@ const char *twi_graph_name(twi_graph *graph, const char *name, const char *base)
     if (graph->status) return NULL;
     char *full = graph->name;
     if (name) {
-        if (!*name) return (const char *)twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "%s: an empty name; leave it NULL for an automatic one", base));
+        if (!*name)
+            return (const char *)twi_graph_fail(
+                graph, TWI_FAIL(TW_ERROR_ARGUMENT, "%s: an empty name; leave it NULL for an automatic one", base));
         if (snprintf(full, sizeof graph->name, "%s%s", graph->scope, name) >= (int)sizeof graph->name)
-            return (const char *)twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "name '%.40s...' is longer than %zu characters with its scope", name, sizeof graph->name - 1));
+            return (const char *)twi_graph_fail(
+                graph, TWI_FAIL(TW_ERROR_ARGUMENT, "name '%.40s...' is longer than %zu characters with its scope", name,
+                                sizeof graph->name - 1));
         if (name_taken(graph, full))
-            return (const char *)twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "name '%s' is taken; give each layer a name of its own, or use scopes", full));
+            return (const char *)twi_graph_fail(
+                graph, TWI_FAIL(TW_ERROR_ARGUMENT,
+                                "name '%s' is taken; give each layer a name of its own, or use scopes", full));
         return full;
     }
     for (int k = 1;; k++) {
@@ -103,7 +112,8 @@ static tw_status append(twi_graph *graph, void *list, int *count, int *capacity,
     return TW_OK;
 }
 
-tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kind, twi_store_kind store, bool batched, const twi_shape *shape) {
+tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kind, twi_store_kind store, bool batched,
+                          const twi_shape *shape) {
     if (graph->status || !name) return NULL;
     tw_status status = twi_shape_check(shape, name);
     if (status) return twi_graph_fail(graph, status);
@@ -147,6 +157,7 @@ tw_status twi_graph_infer(const twi_node *node, int64_t batch, const twi_shape *
     for (int i = 0; i < node->input_count; i++) {
         out->input[i] = *inputs[i];
         out->batched[i] = node->input[i]->batched;
+        out->input_store[i] = node->input[i]->store;
         if (out->batched[i] && out->input[i].rank > 0) out->input[i].dim[0] = batch;
     }
     for (int i = 0; i < out->output_count; i++) {
@@ -159,9 +170,11 @@ tw_status twi_graph_infer(const twi_node *node, int64_t batch, const twi_shape *
 }
 
 /* A node, its name and its attributes in one block. */
-static tw_status make_node(twi_graph *graph, const twi_op *op, const char *name, int input_count, tw_value *const *inputs, const void *attrs, twi_node **out) {
+static tw_status make_node(twi_graph *graph, const twi_op *op, const char *name, int input_count,
+                           tw_value *const *inputs, const void *attrs, twi_node **out) {
     twi_node *node;
-    size_t length = strlen(name) + 1, attrs_at = (sizeof *node + 15) & ~(size_t)15, name_at = attrs_at + ((op->attr_size + 15) & ~(size_t)15);
+    size_t length = strlen(name) + 1, attrs_at = (sizeof *node + 15) & ~(size_t)15,
+           name_at = attrs_at + ((op->attr_size + 15) & ~(size_t)15);
     TWI_TRY(twi_get(graph->memory, &node, 1, name_at + length, "graph node"));
     node->op = op;
     node->attrs = (char *)node + attrs_at;
@@ -178,18 +191,22 @@ static tw_status make_node(twi_graph *graph, const twi_op *op, const char *name,
     return TW_OK;
 }
 
-static tw_status add_node(twi_graph *graph, const char *op_name, const char *name, int input_count, tw_value *const *inputs, const void *attrs, twi_node **out) {
+static tw_status add_node(twi_graph *graph, const char *op_name, const char *name, int input_count,
+                          tw_value *const *inputs, const void *attrs, twi_node **out) {
     const twi_op *op = twi_registry_find(graph->registry, op_name);
-    if (!op || !op->infer) return TWI_FAIL(TW_ERROR_ARGUMENT, "'%s': there is no op '%s' in this context", name, op_name);
+    if (!op || !op->infer)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "'%s': there is no op '%s' in this context", name, op_name);
     if (input_count < op->inputs_min || input_count > op->inputs_max)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': takes %d to %d inputs, got %d", op_name, name, op->inputs_min, op->inputs_max, input_count);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': takes %d to %d inputs, got %d", op_name, name, op->inputs_min,
+                        op->inputs_max, input_count);
     twi_node *node;
     TWI_TRY(make_node(graph, op, name, input_count, inputs, attrs, &node));
     const twi_shape *shapes[TWI_MAX_INPUTS] = {NULL};
     for (int i = 0; i < input_count; i++) shapes[i] = &inputs[i]->shape;
     twi_infer infer;
     tw_status status = twi_graph_infer(node, 1, shapes, &infer);
-    if (status == TW_OK) status = append(graph, &graph->node, &graph->node_count, &graph->node_capacity, node, "graph nodes");
+    if (status == TW_OK)
+        status = append(graph, &graph->node, &graph->node_count, &graph->node_capacity, node, "graph nodes");
     if (status) {
         twi_put(graph->memory, node);
         return status;
@@ -197,7 +214,8 @@ static tw_status add_node(twi_graph *graph, const char *op_name, const char *nam
     for (int i = 0; i < op->outputs; i++) {
         char output_name[sizeof graph->name + 16];
         snprintf(output_name, sizeof output_name, i ? "%s:%d" : "%s", node->name, i);
-        tw_value *value = twi_graph_value(graph, output_name, TWI_VALUE_RESULT, infer.output_store[i], infer.output_batched[i], &infer.output[i]);
+        tw_value *value = twi_graph_value(graph, output_name, TWI_VALUE_RESULT, infer.output_store[i],
+                                          infer.output_batched[i], &infer.output[i]);
         if (!value) return graph->status;
         value->producer = node;
         value->output = i;
@@ -207,12 +225,17 @@ static tw_status add_node(twi_graph *graph, const char *op_name, const char *nam
     return TW_OK;
 }
 
-tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count, tw_value *const *inputs, const void *attrs) {
+tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count,
+                         tw_value *const *inputs, const void *attrs) {
     if (graph->status || !node_name) return NULL;
     for (int i = 0; i < input_count; i++) {
-        if (!inputs[i]) return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d is NULL", op_name, node_name, i));
+        if (!inputs[i])
+            return twi_graph_fail(graph,
+                                  TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d is NULL", op_name, node_name, i));
         if (!twi_graph_owns(graph, inputs[i]))
-            return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d, '%s', belongs to another model", op_name, node_name, i, inputs[i]->name));
+            return twi_graph_fail(graph,
+                                  TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d, '%s', belongs to another model",
+                                           op_name, node_name, i, inputs[i]->name));
     }
     twi_node *node = NULL;
     tw_status status = add_node(graph, op_name, node_name, input_count, inputs, attrs, &node);
@@ -225,16 +248,21 @@ void twi_graph_dump(const twi_graph *graph, twi_text *text) {
         const tw_value *value = graph->value[i];
         if (value->kind == TWI_VALUE_RESULT) continue;
         static const char *const kinds[] = {"result", "input", "parameter", "buffer"};
-        twi_text_add(text, "%-9s %-40s %s%s\n", kinds[value->kind], value->name, twi_shape_text(&value->shape, shape), value->batched ? " batched" : "");
+        twi_text_add(text, "%-9s %-40s %s%s\n", kinds[value->kind], value->name, twi_shape_text(&value->shape, shape),
+                     value->batched ? " batched" : "");
     }
     for (int i = 0; i < graph->node_count; i++) {
         const twi_node *node = graph->node[i];
-        twi_text_add(text, "%-16s %-32s %-20s <-", node->op->name, node->name, twi_shape_text(&node->output[0]->shape, shape));
+        twi_text_add(text, "%-16s %-32s %-20s <-", node->op->name, node->name,
+                     twi_shape_text(&node->output[0]->shape, shape));
         for (int k = 0; k < node->input_count; k++) twi_text_add(text, " %s", node->input[k]->name);
         for (int k = 0; k < node->op->attr_count; k++) {
             const twi_attr *attr = &node->op->attrs[k];
             const char *field = (const char *)node->attrs + attr->offset;
-            double number = attr->type == TWI_ATTR_INT ? *(const int32_t *)field : attr->type == TWI_ATTR_FLOAT ? (double)*(const float *)field : attr->type == TWI_ATTR_BOOL ? *(const bool *)field : attr->preset;
+            double number = attr->type == TWI_ATTR_INT     ? *(const int32_t *)field
+                            : attr->type == TWI_ATTR_FLOAT ? (double)*(const float *)field
+                            : attr->type == TWI_ATTR_BOOL  ? *(const bool *)field
+                                                           : attr->preset;
             if (attr->type != TWI_ATTR_INTS && number != attr->preset) twi_text_add(text, " %s=%g", attr->name, number);
         }
         twi_text_add(text, "\n");

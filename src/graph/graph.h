@@ -16,11 +16,11 @@ typedef struct twi_graph {
     int value_count, value_capacity;
     twi_node **node;
     int node_count, node_capacity;
-    char name[2 * TWI_SCOPE_TEXT];        /* the last name twi_graph_name made */
-    char scope[TWI_SCOPE_TEXT];           /* "layer1.0." */
-    int scope_length[TWI_SCOPE_DEPTH];    /* length of `scope` before each begin */
+    char name[2 * TWI_SCOPE_TEXT];     /* the last name twi_graph_name made */
+    char scope[TWI_SCOPE_TEXT];        /* "layer1.0." */
+    int scope_length[TWI_SCOPE_DEPTH]; /* length of `scope` before each begin */
     int scope_depth;
-    tw_status status;                     /* first failure */
+    tw_status status; /* first failure */
     char failure[TWI_FAILURE_TEXT];
 } twi_graph;
 
@@ -42,9 +42,11 @@ void twi_graph_scope_end(twi_graph *graph);
 const char *twi_graph_name(twi_graph *graph, const char *name, const char *base);
 
 /* New values. `name` must come from twi_graph_name. Shapes hold 1 in the batch axis of batched values. */
-tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kind, twi_store_kind store, bool batched, const twi_shape *shape);
+tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kind, twi_store_kind store, bool batched,
+                          const twi_shape *shape);
 /* A node of the named op; its outputs are new values, of which the first is returned. attrs is copied (NULL: the table's defaults). */
-tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count, tw_value *const *inputs, const void *attrs);
+tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count,
+                         tw_value *const *inputs, const void *attrs);
 
 tw_value *twi_graph_find(const twi_graph *graph, const char *name);
 /* Is this one of the graph's own values? */

@@ -72,7 +72,7 @@ static tw_status check_entry(const parser *p, const twi_tensor_entry *entry) {
     uint64_t bytes = tw_dtype_size(entry->dtype);
     for (int i = 0; i < entry->shape.rank; i++)
         if (__builtin_mul_overflow(bytes, (uint64_t)entry->shape.dim[i], &bytes)) return bad(p, "its shape overflows");
-    TWI_TRY(twi_shape_check(&entry->shape, p->name));
+    if (twi_shape_check(&entry->shape, p->name)) return bad(p, "its shape has more elements than can be addressed");
     if (bytes != entry->end - entry->begin)
         return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': its range holds %llu bytes, its shape and type need %llu", p->json.where, p->name,
                         (unsigned long long)(entry->end - entry->begin), (unsigned long long)bytes);

@@ -27,14 +27,16 @@ tw_value *tw_conv2d(tw_model *model, tw_value *x, int64_t out_channels, int kern
     attrs.stride_w = o.stride_w ? o.stride_w : attrs.stride_h;
     attrs.pad_top = o.padding;
     attrs.pad_left = o.no_padding_w ? 0 : o.padding_w ? o.padding_w : o.padding;
-    attrs.pad_bottom = attrs.pad_top + o.pad_bottom;
-    attrs.pad_right = attrs.pad_left + o.pad_right;
+    if (__builtin_add_overflow(attrs.pad_top, o.pad_bottom, &attrs.pad_bottom) || __builtin_add_overflow(attrs.pad_left, o.pad_right, &attrs.pad_right))
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_OVERFLOW, "conv2d '%s': padding %d with pad_bottom %d and pad_right %d is too large", layer, o.padding, o.pad_bottom, o.pad_right));
     attrs.dilation_h = attrs.dilation_w = o.dilation ? o.dilation : 1;
     attrs.groups = groups;
-    int64_t area = (int64_t)kernel * kernel_w;
     twi_parameter weight = {.learned = true, .trainable = true, .decayed = true, .init = o.weight_init,
-                            .shape = {4, {out_channels, x->shape.dim[1] / groups, kernel, kernel_w}},
-                            .fan_in = x->shape.dim[1] / groups * area, .fan_out = out_channels / groups * area};
+                            .shape = {4, {out_channels, x->shape.dim[1] / groups, kernel, kernel_w}}};
+    tw_status status = twi_shape_check(&weight.shape, layer); /* the fans below must not overflow */
+    if (status) return twi_graph_fail(graph, status);
+    weight.fan_in = twi_shape_count_from(&weight.shape, 1);
+    weight.fan_out = out_channels / groups * kernel * kernel_w;
     tw_value *inputs[] = {x, twi_model_parameter(model, layer, "weight", &weight)};
     if (o.no_bias) return twi_graph_node(graph, "conv2d", layer, 2, inputs, &attrs);
     twi_parameter bias = {.learned = true, .trainable = true, .init = o.bias_init, .shape = {1, {out_channels}}, .fan_in = weight.fan_in, .fan_out = weight.fan_out};

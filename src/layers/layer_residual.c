@@ -23,6 +23,8 @@ tw_value *tw_residual(tw_model *model, tw_value *x, int64_t channels, const tw_r
         char shape[TWI_SHAPE_TEXT];
         return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_SHAPE, "residual '%s': needs images N,C,H,W, got %s '%s'", name, twi_shape_text(&x->shape, shape), x->name));
     }
+    if (channels < 1 || channels > INT64_MAX / 4)
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "residual '%s': %lld channels are too few or too many", name, (long long)channels));
     int stride = o.stride ? o.stride : 1;
     tw_scope_begin(model, o.name ? o.name : name + strlen(graph->scope));
     tw_value *y;

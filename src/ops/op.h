@@ -59,6 +59,7 @@ typedef struct twi_infer {
     int input_count;
     twi_shape input[TWI_MAX_INPUTS];
     bool batched[TWI_MAX_INPUTS];
+    uint8_t input_store[TWI_MAX_INPUTS]; /* twi_store_kind */
     /* filled by the rule: output_count shapes; store and batched are preset to TWI_REAL and true */
     int output_count;
     twi_shape output[TWI_MAX_OUTPUTS];

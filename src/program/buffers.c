@@ -8,7 +8,8 @@ static const char *kernel_side(const tw_program *program) { return program->mode
 tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index) {
     if (program->buffer_count == program->buffer_capacity) {
         int grown = program->buffer_capacity ? 2 * program->buffer_capacity : 128;
-        TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->buffer, (size_t)grown, sizeof *program->buffer, "program buffers"));
+        TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->buffer, (size_t)grown, sizeof *program->buffer,
+                         "program buffers"));
         program->buffer_capacity = grown;
     }
     *index = program->buffer_count++;
@@ -17,10 +18,12 @@ tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, 
     return TW_OK;
 }
 
-tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node, const char *label, twi_part part, const int *operands) {
+tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node,
+                               const char *label, twi_part part, const int *operands) {
     if (program->step_count == program->step_capacity) {
         int grown = program->step_capacity ? 2 * program->step_capacity : 128;
-        TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->step, (size_t)grown, sizeof *program->step, "program steps"));
+        TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->step, (size_t)grown, sizeof *program->step,
+                         "program steps"));
         program->step_capacity = grown;
     }
     twi_step *step = &program->step[program->step_count++];
@@ -48,7 +51,9 @@ tw_status twi_program_block(tw_program *program, void *out, size_t bytes, const 
 
 tw_status twi_program_kernel(const tw_program *program, const char *name, const twi_kernel **out) {
     *out = twi_registry_find_kernel(twi_program_context(program)->registry, name);
-    return *out ? TW_OK : TWI_FAIL(TW_ERROR_UNSUPPORTED, "kernel '%s' is missing from the registry (back end %s)", name, kernel_side(program));
+    return *out ? TW_OK
+                : TWI_FAIL(TW_ERROR_UNSUPPORTED, "kernel '%s' is missing from the registry (back end %s)", name,
+                           kernel_side(program));
 }
 
 int twi_program_root(const tw_program *program, int buffer) {
@@ -74,7 +79,8 @@ void twi_program_call(const tw_program *program, const twi_step *step, int64_t s
         memcpy(operand->stride, buffer->stride, sizeof operand->stride);
         operand->store = buffer->store;
         operand->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
-        if (samples > 0 && step->kernel->split == TWI_BY_SAMPLE && step->kernel->operand[o].reach == TWI_BATCHED) operand->shape.dim[0] = samples;
+        if (samples > 0 && step->kernel->split == TWI_BY_SAMPLE && step->kernel->operand[o].reach == TWI_BATCHED)
+            operand->shape.dim[0] = samples;
     }
     if (step->kernel->split == TWI_BY_RANGE) call->end = step->kernel->range(call);
 }
@@ -82,7 +88,8 @@ void twi_program_call(const tw_program *program, const twi_step *step, int64_t s
 int64_t twi_program_step_samples(const tw_program *program, const twi_step *step) {
     if (step->kernel->split == TWI_BY_SAMPLE)
         for (int o = 0; o < step->kernel->operand_count; o++)
-            if (step->operand[o] >= 0 && step->kernel->operand[o].reach == TWI_BATCHED) return program->buffer[step->operand[o]].shape.dim[0];
+            if (step->operand[o] >= 0 && step->kernel->operand[o].reach == TWI_BATCHED)
+                return program->buffer[step->operand[o]].shape.dim[0];
     return 0;
 }
 
@@ -96,6 +103,8 @@ void twi_program_compact(tw_program *program) {
 double twi_program_step_bytes(const tw_program *program, const twi_step *step) {
     double bytes = 0;
     for (int o = 0; o < step->kernel->operand_count; o++)
-        if (step->operand[o] >= 0) bytes += (double)program->buffer[step->operand[o]].bytes * (step->kernel->operand[o].access == TWI_UPDATE ? 2 : 1);
+        if (step->operand[o] >= 0)
+            bytes += (double)program->buffer[step->operand[o]].bytes *
+                     (step->kernel->operand[o].access == TWI_UPDATE ? 2 : 1);
     return bytes;
 }

@@ -26,7 +26,8 @@ static tw_status open_device(tw_context *context, const char *device) {
         snprintf(context->device_name, sizeof context->device_name, "%s", devices[i].name);
         return context->backend->open(context, wanted, &context->device);
     }
-    return TWI_FAIL(TW_ERROR_DEVICE, "tw_context_create: there is no device '%s' here; this build knows \"auto\" and \"cpu\"", device);
+    return TWI_FAIL(TW_ERROR_DEVICE,
+                    "tw_context_create: there is no device '%s' here; this build knows \"auto\" and \"cpu\"", device);
 }
 
 tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options) {

@@ -22,7 +22,9 @@ static bool writes(const twi_step *step, int buffer) {
     return false;
 }
 
-static bool is_kernel(const twi_step *step, const char *name) { return step->kernel && strcmp(step->kernel->name, name) == 0; }
+static bool is_kernel(const twi_step *step, const char *name) {
+    return step->kernel && strcmp(step->kernel->name, name) == 0;
+}
 
 /* Some view of the buffer exists: then its readers cannot all be seen. */
 static bool has_views(const tw_program *program, int buffer) {
@@ -37,7 +39,8 @@ static bool find_members(const tw_program *program, match *m) {
         int link = program->step[m->step[member->earlier]].operand[member->from];
         m->step[k] = -1;
         for (int i = m->step[member->earlier] + 1; i < program->step_count && m->step[k] < 0; i++)
-            if (is_kernel(&program->step[i], member->kernel) && program->step[i].operand[member->to] == link) m->step[k] = i;
+            if (is_kernel(&program->step[i], member->kernel) && program->step[i].operand[member->to] == link)
+                m->step[k] = i;
         if (m->step[k] < 0) return false;
     }
     return true;
@@ -58,7 +61,9 @@ static int last_step(const match *m) {
 
 /* May `buffer`, written by a member, vanish (or, if kept, be written as late as the last member)? */
 static bool readers_allow(const tw_program *program, const match *m, int buffer, bool kept) {
-    if (!kept && (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA || has_views(program, buffer))) return false;
+    if (!kept && (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA ||
+                  has_views(program, buffer)))
+        return false;
     int last = last_step(m);
     for (int i = 0; i < program->step_count; i++)
         if (reads(&program->step[i], buffer) && !is_member(m, i) && (!kept || i < last)) return false;
@@ -68,7 +73,9 @@ static bool readers_allow(const tw_program *program, const match *m, int buffer,
 static bool kept_by_replacement(const tw_program *program, const match *m, int buffer) {
     for (int o = 0; o < TWI_MAX_OPERANDS; o++) {
         const twi_pattern_operand *take = &m->pattern->operand[o];
-        if (take->member >= 0 && program->step[m->step[take->member]].operand[take->operand] == buffer && writes(&program->step[m->step[take->member]], buffer)) return true;
+        if (take->member >= 0 && program->step[m->step[take->member]].operand[take->operand] == buffer &&
+            writes(&program->step[m->step[take->member]], buffer))
+            return true;
     }
     return false;
 }
@@ -143,7 +150,8 @@ static tw_status apply_patterns(tw_program *program) {
     for (const twi_pattern *pattern = twi_patterns; pattern->name; pattern++)
         for (int i = 0; i < program->step_count; i++) {
             match m = {.pattern = pattern, .step = {i}};
-            if (is_kernel(&program->step[i], pattern->member[0].kernel) && find_members(program, &m) && legal(program, &m))
+            if (is_kernel(&program->step[i], pattern->member[0].kernel) && find_members(program, &m) &&
+                legal(program, &m))
                 TWI_TRY(apply_match(program, &m));
         }
     return TW_OK;
@@ -151,7 +159,9 @@ static tw_status apply_patterns(tw_program *program) {
 
 static const twi_absorb *absorb_row(const twi_step *producer, const twi_step *reader, int buffer) {
     for (const twi_absorb *row = twi_absorbs; row->producer; row++)
-        if (is_kernel(producer, row->producer) && is_kernel(reader, row->reader) && reader->operand[row->operand] == buffer) return row;
+        if (is_kernel(producer, row->producer) && is_kernel(reader, row->reader) &&
+            reader->operand[row->operand] == buffer)
+            return row;
     return NULL;
 }
 
@@ -167,15 +177,19 @@ static tw_status absorb(tw_program *program, int at) {
     }
     if (!hits) return TW_OK;
     for (int i = 0; i < program->step_count; i++) {
-        const twi_absorb *row = reads(&program->step[i], value) ? absorb_row(&producer, &program->step[i], value) : NULL;
+        const twi_absorb *row =
+            reads(&program->step[i], value) ? absorb_row(&producer, &program->step[i], value) : NULL;
         if (!row) continue;
         twi_step twin = program->step[i];
         TWI_TRY(twi_program_kernel(program, row->twin, &twin.kernel));
         for (int o = 0; o < twin.kernel->operand_count; o++) {
             int8_t from = row->order[o];
-            twin.operand[o] = from == TWI_ABSORB_VALUE ? producer.operand[0] : from == TWI_ABSORB_MASK ? producer.operand[1] : program->step[i].operand[from];
+            twin.operand[o] = from == TWI_ABSORB_VALUE  ? producer.operand[0]
+                              : from == TWI_ABSORB_MASK ? producer.operand[1]
+                                                        : program->step[i].operand[from];
         }
-        program->fused_bytes -= twi_program_step_bytes(program, &twin) - twi_program_step_bytes(program, &program->step[i]);
+        program->fused_bytes -=
+            twi_program_step_bytes(program, &twin) - twi_program_step_bytes(program, &program->step[i]);
         program->step[i] = twin;
     }
     program->fused_bytes += twi_program_step_bytes(program, &producer);

@@ -32,7 +32,8 @@ static tw_status lay_out(const tw_program *program, twi_buffer *buffer) {
         buffer->sample_bytes = (size_t)twi_bits_bytes(sample);
     else
         buffer->sample_bytes = (size_t)sample * twi_program_store_size(program, buffer->store);
-    return twi_mul_size(&buffer->bytes, buffer->sample_bytes, buffer->batched ? (size_t)buffer->shape.dim[0] : 1, buffer->name);
+    return twi_mul_size(&buffer->bytes, buffer->sample_bytes, buffer->batched ? (size_t)buffer->shape.dim[0] : 1,
+                        buffer->name);
 }
 
 /* Is the logical order of elements also their order in memory, up to axes of size 1? */

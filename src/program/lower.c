@@ -11,12 +11,14 @@ struct twi_lower {
     tw_status status;
     const twi_node *node;
     twi_part part;
-    twi_infer *shapes;   /* per node, at the program's batch size */
-    bool *needed;        /* per node */
-    bool *wanted;        /* per value: its gradient is wanted */
-    int *consumers;      /* per value: contributions to expect */
-    int *contribution;   /* per value: list heads into link */
-    struct link { int ref, next; } *link;
+    twi_infer *shapes; /* per node, at the program's batch size */
+    bool *needed;      /* per node */
+    bool *wanted;      /* per value: its gradient is wanted */
+    int *consumers;    /* per value: contributions to expect */
+    int *contribution; /* per value: list heads into link */
+    struct link {
+        int ref, next;
+    } * link;
     int link_count, link_capacity;
     int (*saved)[TWI_MAX_SAVED]; /* per node */
 };
@@ -28,8 +30,12 @@ static void note(twi_lower *lower, tw_status status) {
 /* ---- the interface of src/ops/op.h ---- */
 
 bool twi_lower_training(const twi_lower *lower) { return lower->program->train; }
-const twi_shape *twi_lower_input_shape(const twi_lower *lower, int input) { return &lower->shapes[lower->node->id].input[input]; }
-const twi_shape *twi_lower_output_shape(const twi_lower *lower, int output) { return &lower->shapes[lower->node->id].output[output]; }
+const twi_shape *twi_lower_input_shape(const twi_lower *lower, int input) {
+    return &lower->shapes[lower->node->id].input[input];
+}
+const twi_shape *twi_lower_output_shape(const twi_lower *lower, int output) {
+    return &lower->shapes[lower->node->id].output[output];
+}
 
 static int add_buffer(twi_lower *lower, const twi_buffer *buffer) {
     int index = TWI_NO_REF;
@@ -41,7 +47,11 @@ static int add_buffer(twi_lower *lower, const twi_buffer *buffer) {
 static int value_ref(twi_lower *lower, const tw_value *value) {
     int *ref = &lower->program->value_buffer[value->id];
     if (*ref >= 0 || lower->status) return *ref;
-    twi_buffer buffer = {.name = value->name, .store = value->store, .batched = value->batched, .shape = value->shape, .parameter = value->parameter};
+    twi_buffer buffer = {.name = value->name,
+                         .store = value->store,
+                         .batched = value->batched,
+                         .shape = value->shape,
+                         .parameter = value->parameter};
     if (value->kind == TWI_VALUE_RESULT)
         buffer.shape = lower->shapes[value->producer->id].output[value->output];
     else if (value->batched)
@@ -54,7 +64,8 @@ static int value_ref(twi_lower *lower, const tw_value *value) {
 twi_ref twi_lower_input(twi_lower *lower, int input) { return value_ref(lower, lower->node->input[input]); }
 twi_ref twi_lower_output(twi_lower *lower, int output) { return value_ref(lower, lower->node->output[output]); }
 
-twi_ref twi_lower_buffer(twi_lower *lower, const char *name, const twi_shape *shape, twi_store_kind store, bool batched) {
+twi_ref twi_lower_buffer(twi_lower *lower, const char *name, const twi_shape *shape, twi_store_kind store,
+                         bool batched) {
     twi_buffer buffer = {.name = name, .shape = *shape, .store = (uint8_t)store, .batched = batched, .parameter = -1};
     return add_buffer(lower, &buffer);
 }
@@ -65,14 +76,21 @@ twi_ref twi_lower_saved(twi_lower *lower, int slot) { return lower->saved[lower-
 twi_ref twi_lower_shadow(twi_lower *lower, int input) {
     const tw_value *value = lower->node->input[input];
     if (value->kind != TWI_VALUE_BUFFER) {
-        note(lower, TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d must be a kept buffer", lower->node->op->name, lower->node->name, input));
+        note(lower, TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d must be a kept buffer", lower->node->op->name,
+                             lower->node->name, input));
         return TWI_NO_REF;
     }
-    twi_buffer buffer = {.name = value->name, .shape = value->shape, .store = TWI_ACC, .source = TWI_SOURCE_SHADOW, .parameter = value->parameter};
+    twi_buffer buffer = {.name = value->name,
+                         .shape = value->shape,
+                         .store = TWI_ACC,
+                         .source = TWI_SOURCE_SHADOW,
+                         .parameter = value->parameter};
     return add_buffer(lower, &buffer);
 }
 
-bool twi_lower_wants_gradient(const twi_lower *lower, int input) { return lower->wanted[lower->node->input[input]->id]; }
+bool twi_lower_wants_gradient(const twi_lower *lower, int input) {
+    return lower->wanted[lower->node->input[input]->id];
+}
 
 static void contribute(twi_lower *lower, const tw_value *value, int ref) {
     if (lower->status || ref < 0) return;
@@ -91,7 +109,8 @@ static void contribute(twi_lower *lower, const tw_value *value, int ref) {
 /* A buffer like the value, for its gradient or a part of it. */
 static int gradient_like(twi_lower *lower, const tw_value *value, bool whole) {
     const twi_buffer *like = &lower->program->buffer[value_ref(lower, value)];
-    twi_buffer buffer = {.name = value->name, .shape = like->shape, .store = like->store, .batched = like->batched, .parameter = -1};
+    twi_buffer buffer = {
+        .name = value->name, .shape = like->shape, .store = like->store, .batched = like->batched, .parameter = -1};
     if (whole && value->parameter >= 0) {
         buffer.source = TWI_SOURCE_GRADIENT;
         buffer.parameter = value->parameter;
@@ -120,7 +139,8 @@ twi_ref twi_lower_output_gradient(twi_lower *lower, int output) {
 
 void twi_lower_step(twi_lower *lower, const twi_kernel *kernel, const twi_ref *operands) {
     if (lower->status) return;
-    note(lower, twi_program_add_step(lower->program, kernel, lower->node->attrs, lower->node, lower->node->name, lower->part, operands));
+    note(lower, twi_program_add_step(lower->program, kernel, lower->node->attrs, lower->node, lower->node->name,
+                                     lower->part, operands));
 }
 
 /* ---- the pass ---- */
@@ -156,21 +176,24 @@ static void mark_wanted(twi_lower *lower, const tw_program_options *options) {
     const tw_program *program = lower->program;
     for (int i = 0; i < lower->graph->value_count; i++) {
         const tw_value *value = lower->graph->value[i];
-        lower->wanted[i] = value->kind == TWI_VALUE_PARAMETER && program->model->store.parameter[value->parameter].trainable;
+        lower->wanted[i] =
+            value->kind == TWI_VALUE_PARAMETER && program->model->store.parameter[value->parameter].trainable;
     }
     for (int i = 0; i < options->gradient_count; i++) lower->wanted[options->gradients[i]->id] = true;
     for (int i = 0; i < lower->graph->node_count; i++) {
         const twi_node *node = lower->graph->node[i];
         if (!lower->needed[i] || !node->op->backward) continue;
         for (int k = 0; k < node->input_count; k++)
-            for (int o = 0; lower->wanted[node->input[k]->id] && o < node->output_count; o++) lower->wanted[node->output[o]->id] = true;
+            for (int o = 0; lower->wanted[node->input[k]->id] && o < node->output_count; o++)
+                lower->wanted[node->output[o]->id] = true;
     }
     /* How many nodes on a path to a loss will contribute. */
     for (int i = 0; i < options->loss_count; i++) lower->consumers[options->losses[i].value->id] = 1;
     for (int i = lower->graph->node_count - 1; i >= 0; i--) {
         const twi_node *node = lower->graph->node[i];
         bool flows = false;
-        for (int o = 0; o < node->output_count; o++) flows |= lower->consumers[node->output[o]->id] > 0 && lower->wanted[node->output[o]->id];
+        for (int o = 0; o < node->output_count; o++)
+            flows |= lower->consumers[node->output[o]->id] > 0 && lower->wanted[node->output[o]->id];
         for (int k = 0; flows && lower->needed[i] && node->op->backward && k < node->input_count; k++)
             if (lower->wanted[node->input[k]->id]) lower->consumers[node->input[k]->id]++;
     }
@@ -258,7 +281,8 @@ static tw_status lower_commit(twi_lower *lower) {
     TWI_TRY(twi_program_kernel(program, "commit.copy", &copy));
     for (int i = 0; i < program->loss_count; i++) {
         int loss = program->value_buffer[program->loss[i].value->id];
-        TWI_TRY(twi_program_add_step(program, check, NULL, program->loss[i].value->producer, program->loss[i].value->name, TWI_PART_COMMIT, &loss));
+        TWI_TRY(twi_program_add_step(program, check, NULL, program->loss[i].value->producer,
+                                     program->loss[i].value->name, TWI_PART_COMMIT, &loss));
     }
     for (int i = 0, count = program->buffer_count; i < count; i++) {
         if (program->buffer[i].source != TWI_SOURCE_SHADOW) continue;
@@ -298,7 +322,9 @@ static tw_status lower_all(twi_lower *lower, const tw_program_options *options) 
     for (int i = 0; i < options->loss_count; i++) pin(lower, value_ref(lower, options->losses[i].value));
     for (int i = 0; i < options->gradient_count; i++) {
         int ref = lower->program->gradient_buffer[options->gradients[i]->id];
-        if (ref < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: no loss depends on '%s', so it has no gradient", options->gradients[i]->name);
+        if (ref < 0)
+            return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: no loss depends on '%s', so it has no gradient",
+                            options->gradients[i]->name);
         pin(lower, ref);
     }
     return lower->status;
@@ -308,7 +334,8 @@ tw_status twi_pass_lower(tw_program *program, const tw_program_options *options)
     twi_lower lower = {.program = program, .graph = &program->model->graph};
     tw_status status = lower_all(&lower, options);
     twi_memory *memory = lower.graph->memory;
-    void *const scratch[] = {lower.shapes, lower.needed, lower.saved, lower.wanted, lower.consumers, lower.contribution, lower.link};
+    void *const scratch[] = {lower.shapes,    lower.needed,       lower.saved, lower.wanted,
+                             lower.consumers, lower.contribution, lower.link};
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) twi_put(memory, scratch[i]);
     return status;
 }

@@ -10,7 +10,8 @@ static tw_status refuse(const char *field, double value, const char *range) {
 
 tw_status twi_optimizer_check(const tw_optimizer_options *o) {
     if (o->kind != TW_SGD && o->kind != TW_ADAMW) return refuse("kind", o->kind, "TW_SGD, TW_ADAMW");
-    if (!(o->learning_rate >= 0) || isinf(o->learning_rate)) return refuse("learning_rate", o->learning_rate, "0 .. finite");
+    if (!(o->learning_rate >= 0) || isinf(o->learning_rate))
+        return refuse("learning_rate", o->learning_rate, "0 .. finite");
     if (!(o->momentum >= 0 && o->momentum < 1)) return refuse("momentum", o->momentum, "[0, 1)");
     if (!(o->beta1 >= 0 && o->beta1 < 1)) return refuse("beta1", o->beta1, "[0, 1)");
     if (!(o->beta2 >= 0 && o->beta2 < 1)) return refuse("beta2", o->beta2, "[0, 1)");
@@ -19,12 +20,15 @@ tw_status twi_optimizer_check(const tw_optimizer_options *o) {
     if (o->nesterov && (o->kind != TW_SGD || o->momentum <= 0))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: nesterov needs TW_SGD with momentum above 0");
     const tw_schedule *s = &o->schedule;
-    if (s->kind < TW_SCHEDULE_CONSTANT || s->kind > TW_SCHEDULE_COSINE) return refuse("schedule kind", s->kind, "the schedules there are");
-    if (s->warmup < 0 || s->total < 0 || s->every < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule warmup, total and every must not be negative");
+    if (s->kind < TW_SCHEDULE_CONSTANT || s->kind > TW_SCHEDULE_COSINE)
+        return refuse("schedule kind", s->kind, "the schedules there are");
+    if (s->warmup < 0 || s->total < 0 || s->every < 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule warmup, total and every must not be negative");
     if (s->kind == TW_SCHEDULE_COSINE && s->total == 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: a cosine schedule needs `total`, the number of updates in all");
     if (s->kind == TW_SCHEDULE_COSINE && s->total < s->warmup)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: warmup %lld is longer than the schedule's total %lld", (long long)s->warmup, (long long)s->total);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: warmup %lld is longer than the schedule's total %lld",
+                        (long long)s->warmup, (long long)s->total);
     if (s->kind == TW_SCHEDULE_STEP && s->every == 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: a step schedule needs `every`, the updates between drops");
     return TW_OK;
@@ -64,7 +68,11 @@ static tw_status make_segments(tw_program *program, const tw_optimizer_options *
 }
 
 static tw_status flat_buffer(tw_program *program, const char *name, void *const *field, int *index) {
-    const twi_buffer buffer = {.name = name, .store = TWI_ACC, .source = TWI_SOURCE_FLAT, .flat = field, .parameter = -1,
+    const twi_buffer buffer = {.name = name,
+                               .store = TWI_ACC,
+                               .source = TWI_SOURCE_FLAT,
+                               .flat = field,
+                               .parameter = -1,
                                .shape = {1, {program->model->store.learned_count}}};
     return twi_program_add_buffer(program, &buffer, index);
 }
@@ -103,7 +111,8 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     TWI_TRY(flat_buffer(program, "parameters", &store->weights, &operands[0]));
     TWI_TRY(flat_buffer(program, "gradients", &store->gradients, &operands[1]));
     static const char *const moment_names[TWI_MOMENTS] = {"moment 1", "moment 2"};
-    for (int i = 0; i < moments; i++) TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[i], &operands[2 + i]));
+    for (int i = 0; i < moments; i++)
+        TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[i], &operands[2 + i]));
     TWI_TRY(twi_program_add_step(program, rate, schedule, NULL, "schedule", TWI_PART_UPDATE, operands));
     TWI_TRY(twi_program_add_step(program, step, update, NULL, "optimizer", TWI_PART_UPDATE, operands));
     return twi_program_add_step(program, advance, NULL, NULL, "commit", TWI_PART_UPDATE, operands);

@@ -13,7 +13,7 @@ enum { ALIGNMENT = 64 };
 typedef struct block {
     size_t bytes, offset;
     int first, last;
-    int owner; /* buffer, or -1 - index of a workspace */
+    int owner;    /* buffer, or -1 - index of a workspace */
     size_t *home; /* where the offset is wanted */
 } block;
 
@@ -56,7 +56,9 @@ static tw_status place(twi_memory *memory, block *blocks, int count, size_t *pea
     return TW_OK;
 }
 
-static twi_buffer *root_of(tw_program *program, int buffer) { return &program->buffer[twi_program_root(program, buffer)]; }
+static twi_buffer *root_of(tw_program *program, int buffer) {
+    return &program->buffer[twi_program_root(program, buffer)];
+}
 
 /* First and last use, in segments (or in steps of one segment), of every buffer that owns memory. */
 static void find_lives(tw_program *program) {
@@ -85,7 +87,8 @@ static void find_local(tw_program *program) {
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = &program->buffer[i];
         buffer->local = buffer->alias < 0 && buffer->source == TWI_SOURCE_ARENA && buffer->batched && !buffer->pinned &&
-                        buffer->last >= 0 && buffer->first == buffer->last && program->segment[buffer->first].split == TWI_BY_SAMPLE &&
+                        buffer->last >= 0 && buffer->first == buffer->last &&
+                        program->segment[buffer->first].split == TWI_BY_SAMPLE &&
                         twi_program_context(program)->backend->chunked;
     }
     for (int i = 0; i < program->step_count; i++)
@@ -98,7 +101,8 @@ static int last_reading_step(const tw_program *program, int root) {
     int last = -1;
     for (int i = 0; i < program->step_count; i++)
         for (int o = 0; o < program->step[i].kernel->operand_count; o++)
-            if (program->step[i].operand[o] >= 0 && twi_program_root(program, program->step[i].operand[o]) == root) last = i;
+            if (program->step[i].operand[o] >= 0 && twi_program_root(program, program->step[i].operand[o]) == root)
+                last = i;
     return last;
 }
 
@@ -111,7 +115,9 @@ static void find_in_place(tw_program *program) {
             int from = twi_program_root(program, program->step[i].operand[over - 1]), to = program->step[i].operand[o];
             twi_buffer *input = &program->buffer[from], *output = &program->buffer[to];
             if (input->source != TWI_SOURCE_ARENA || output->source != TWI_SOURCE_ARENA || output->alias >= 0) continue;
-            if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes || input->sample_bytes != output->sample_bytes) continue;
+            if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes ||
+                input->sample_bytes != output->sample_bytes)
+                continue;
             if (last_reading_step(program, from) != i) continue;
             output->over = from;
         }
@@ -145,7 +151,8 @@ static tw_status plan_arena(planner *p) {
     p->count = 0;
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = &program->buffer[i];
-        if (buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local && buffer->last >= 0)
+        if (buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local &&
+            buffer->last >= 0)
             add_block(p, buffer->bytes, buffer->first, buffer->last, &buffer->offset);
     }
     for (int i = 0; i < program->step_count; i++) {
@@ -154,7 +161,8 @@ static tw_status plan_arena(planner *p) {
         add_block(p, step->choice.shared_bytes, 0, program->segment_count, &step->shared_offset);
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0 || step->kernel->operand[o].reach != TWI_SUMMED) continue;
-            size_t own = step->choice.partial_bytes[o], plain = segment->groups > 1 ? program->buffer[step->operand[o]].bytes : 0;
+            size_t own = step->choice.partial_bytes[o],
+                   plain = segment->groups > 1 ? program->buffer[step->operand[o]].bytes : 0;
             size_t bytes = own ? own : plain;
             TWI_TRY(twi_mul_size(&bytes, aligned(bytes), (size_t)segment->groups, "partial sums"));
             add_block(p, bytes, step->segment, step->segment, &step->partial_offset[o]);
@@ -190,7 +198,8 @@ static tw_status plan_scratch(planner *p) {
     for (int i = 0; i < program->step_count; i++)
         if (program->step[i].choice.worker_bytes > widest) widest = program->step[i].choice.worker_bytes;
     /* Whole pages apart, so that workers do not share cache lines. */
-    return twi_add_size(&program->worker_bytes, aligned(program->scratch_offset), (widest + 4095) / 4096 * 4096, "worker scratch");
+    return twi_add_size(&program->worker_bytes, aligned(program->scratch_offset), (widest + 4095) / 4096 * 4096,
+                        "worker scratch");
 }
 
 tw_status twi_pass_memory_plan(tw_program *program) {

@@ -35,9 +35,13 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
     TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_model_build"));
     TWI_TRY(twi_graph_status(&model->graph));
     if (model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: the model is built already");
-    if (!output) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: output is NULL; pass the value the model computes");
-    if (!twi_graph_owns(&model->graph, output)) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: output '%s' belongs to another model", output->name);
-    if (model->graph.scope_depth) return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: scope '%s' is still open; end it with tw_scope_end", model->graph.scope);
+    if (!output)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: output is NULL; pass the value the model computes");
+    if (!twi_graph_owns(&model->graph, output))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: output '%s' belongs to another model", output->name);
+    if (model->graph.scope_depth)
+        return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: scope '%s' is still open; end it with tw_scope_end",
+                        model->graph.scope);
     tw_status status = twi_store_build(&model->store, chosen.seed);
     if (status) { /* leave no half-built store: the next try starts afresh */
         twi_store_drop(&model->store);
@@ -52,7 +56,9 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
 tw_value *tw_model_get_output(const tw_model *model) { return model ? model->output : NULL; }
 uint64_t tw_model_get_seed(const tw_model *model) { return model ? model->seed : 0; }
 tw_context *tw_model_get_context(const tw_model *model) { return model ? model->context : NULL; }
-tw_value *tw_model_find(const tw_model *model, const char *name) { return model && name ? twi_graph_find(&model->graph, name) : NULL; }
+tw_value *tw_model_find(const tw_model *model, const char *name) {
+    return model && name ? twi_graph_find(&model->graph, name) : NULL;
+}
 uint64_t tw_model_get_updates(const tw_model *model) { return model ? model->store.updates : 0; }
 uint64_t tw_model_get_attempts(const tw_model *model) { return model ? model->store.attempts : 0; }
 double tw_model_get_learning_rate(const tw_model *model) { return model ? model->store.learning_rate : 0; }
@@ -85,9 +91,13 @@ tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *su
     char name[sizeof graph->name + 24];
     snprintf(name, sizeof name, "%s.%s", layer, suffix);
     if (record->init.kind < TW_INIT_DEFAULT || record->init.kind > TW_INIT_XAVIER_NORMAL)
-        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s': init kind %d is none of tw_init_kind", name, (int)record->init.kind));
-    if (twi_graph_find(graph, name)) return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s' exists already; give the layer another name", name));
-    tw_value *value = twi_graph_value(graph, name, record->learned ? TWI_VALUE_PARAMETER : TWI_VALUE_BUFFER, TWI_ACC, false, &record->shape);
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s': init kind %d is none of tw_init_kind",
+                                              name, (int)record->init.kind));
+    if (twi_graph_find(graph, name))
+        return twi_graph_fail(
+            graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s' exists already; give the layer another name", name));
+    tw_value *value = twi_graph_value(graph, name, record->learned ? TWI_VALUE_PARAMETER : TWI_VALUE_BUFFER, TWI_ACC,
+                                      false, &record->shape);
     if (!value) return NULL;
     twi_parameter named = *record;
     named.name = value->name;
@@ -107,7 +117,8 @@ int64_t tw_model_count_weights(const tw_model *model) {
 tw_status tw_model_get_parameter(const tw_model *model, int index, tw_parameter *out) {
     if (!model || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_get_parameter: model or out is NULL");
     if (index < 0 || index >= model->store.count)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_get_parameter: index %d is outside 0 .. %d", index, model->store.count - 1);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_get_parameter: index %d is outside 0 .. %d", index,
+                        model->store.count - 1);
     const twi_parameter *parameter = &model->store.parameter[index];
     memset(out, 0, sizeof *out);
     out->name = parameter->name;
@@ -120,13 +131,16 @@ tw_status tw_model_get_parameter(const tw_model *model, int index, tw_parameter 
 }
 
 /* The index of a named parameter whose size must be `count`. */
-static tw_status locate(const tw_model *model, const char *name, const float *values, int64_t count, const char *function, int *index) {
+static tw_status locate(const tw_model *model, const char *name, const float *values, int64_t count,
+                        const char *function, int *index) {
     if (!model || !name || !values) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: model, name or values is NULL", function);
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "%s: the model is not built yet", function);
     *index = twi_store_find(&model->store, name);
     if (*index < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: the model has no parameter '%s'", function, name);
     int64_t own = twi_shape_count(&model->store.parameter[*index].shape);
-    if (own != count) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' has %lld elements, got %lld", function, name, (long long)own, (long long)count);
+    if (own != count)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' has %lld elements, got %lld", function, name, (long long)own,
+                        (long long)count);
     return TW_OK;
 }
 
@@ -151,7 +165,8 @@ tw_status tw_model_set_trainable(tw_model *model, const char *prefix, bool train
         parameter->trainable = trainable;
         hits++;
     }
-    return hits ? TW_OK : TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_set_trainable: no parameter's name begins with '%s'", prefix);
+    return hits ? TW_OK
+                : TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_set_trainable: no parameter's name begins with '%s'", prefix);
 }
 
 const char *tw_model_dump(tw_model *model) {

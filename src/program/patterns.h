@@ -37,9 +37,10 @@ extern const twi_pattern twi_patterns[]; /* ends with a NULL name; earlier rows 
  * while it reads. The twin's operands: the reader's, with the masked one replaced by (unmasked, mask). */
 typedef struct twi_absorb {
     const char *producer, *reader;
-    int8_t operand;          /* of the reader, which is the masked value */
+    int8_t operand; /* of the reader, which is the masked value */
     const char *twin;
-    int8_t order[TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the producer's */
+    int8_t order
+        [TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the producer's */
 } twi_absorb;
 enum { TWI_ABSORB_VALUE = -1, TWI_ABSORB_MASK = -2 };
 

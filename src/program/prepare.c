@@ -8,11 +8,14 @@
 static void *fixed_address(const tw_program *program, const twi_buffer *buffer) {
     const twi_store *store = &program->model->store;
     if (buffer->source == TWI_SOURCE_FLAT) return *buffer->flat;
-    void *array = buffer->source == TWI_SOURCE_GRADIENT ? store->gradients : buffer->source == TWI_SOURCE_SHADOW ? store->shadows : twi_store_values(store, buffer->parameter);
+    void *array = buffer->source == TWI_SOURCE_GRADIENT ? store->gradients
+                  : buffer->source == TWI_SOURCE_SHADOW ? store->shadows
+                                                        : twi_store_values(store, buffer->parameter);
     return twi_store_at(store, array, buffer->parameter);
 }
 
-static void plan_buffer(const tw_program *program, const twi_buffer *buffer, const twi_buffer *root, twi_buffer_plan *out) {
+static void plan_buffer(const tw_program *program, const twi_buffer *buffer, const twi_buffer *root,
+                        twi_buffer_plan *out) {
     out->name = buffer->name;
     out->shape = buffer->shape;
     memcpy(out->stride, buffer->stride, sizeof out->stride);
@@ -54,11 +57,15 @@ tw_status twi_pass_prepare(tw_program *program) {
     plan->arena_bytes = program->arena_bytes;
     plan->worker_bytes = program->worker_bytes;
     plan->scratch_offset = program->scratch_offset;
-    if (!plan->buffer) TWI_TRY(twi_program_block(program, &plan->buffer, (size_t)plan->buffer_count * sizeof *plan->buffer, "plan"));
-    if (!plan->step) TWI_TRY(twi_program_block(program, &plan->step, (size_t)plan->step_count * sizeof *plan->step, "plan"));
-    for (int i = 0; i < program->buffer_count; i++) plan_buffer(program, &program->buffer[i], &program->buffer[twi_program_root(program, i)], &plan->buffer[i]);
+    if (!plan->buffer)
+        TWI_TRY(twi_program_block(program, &plan->buffer, (size_t)plan->buffer_count * sizeof *plan->buffer, "plan"));
+    if (!plan->step)
+        TWI_TRY(twi_program_block(program, &plan->step, (size_t)plan->step_count * sizeof *plan->step, "plan"));
+    for (int i = 0; i < program->buffer_count; i++)
+        plan_buffer(program, &program->buffer[i], &program->buffer[twi_program_root(program, i)], &plan->buffer[i]);
     for (int i = 0; i < program->step_count; i++) plan_step(&program->step[i], &plan->step[i]);
-    return context->backend->prepare(context, &program->prepared, plan, program->model->store.control, program->model->arena, program->model->scratch);
+    return context->backend->prepare(context, &program->prepared, plan, program->model->store.control,
+                                     program->model->arena, program->model->scratch);
 }
 
 void twi_program_unprepare(tw_program *program) {

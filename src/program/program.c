@@ -17,20 +17,29 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     if (batch < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: batch %lld is below 1", (long long)batch);
     if (options->loss_count < 0 || options->output_count < 0 || options->gradient_count < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: a count is negative");
-    if ((options->loss_count && !options->losses) || (options->output_count && !options->outputs) || (options->gradient_count && !options->gradients))
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: losses, outputs or gradients are counted, but the list is NULL");
-    if (options->loss_count + options->output_count == 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: neither losses nor outputs: there is nothing to compute");
-    if (options->train && options->loss_count == 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: training needs a loss");
+    if ((options->loss_count && !options->losses) || (options->output_count && !options->outputs) ||
+        (options->gradient_count && !options->gradients))
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "tw_program_create: losses, outputs or gradients are counted, but the list is NULL");
+    if (options->loss_count + options->output_count == 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "tw_program_create: neither losses nor outputs: there is nothing to compute");
+    if (options->train && options->loss_count == 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: training needs a loss");
     if (!options->train && (options->optimizer || options->gradient_count))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: optimizer and gradients need train = true");
     for (int i = 0; i < options->loss_count; i++) {
         TWI_TRY(check_value(model, options->losses[i].value, "losses", i));
         const tw_value *loss = options->losses[i].value;
         if (loss->kind != TWI_VALUE_RESULT || loss->batched || twi_shape_count(&loss->shape) != 1)
-            return TWI_FAIL(TW_ERROR_SHAPE, "tw_program_create: losses[%d] '%s' is not a batch sum; use a loss such as tw_cross_entropy", i, loss->name);
+            return TWI_FAIL(
+                TW_ERROR_SHAPE,
+                "tw_program_create: losses[%d] '%s' is not a batch sum; use a loss such as tw_cross_entropy", i,
+                loss->name);
     }
     for (int i = 0; i < options->output_count; i++) TWI_TRY(check_value(model, options->outputs[i], "outputs", i));
-    for (int i = 0; i < options->gradient_count; i++) TWI_TRY(check_value(model, options->gradients[i], "gradients", i));
+    for (int i = 0; i < options->gradient_count; i++)
+        TWI_TRY(check_value(model, options->gradients[i], "gradients", i));
     return TW_OK;
 }
 
@@ -47,7 +56,8 @@ static tw_status share_arena(tw_program *program) {
     void *larger[] = {NULL, NULL};
     tw_status status = TW_OK;
     for (int i = 0; i < 2 && status == TW_OK; i++)
-        if (!*memory[i] || wanted[i] > *held[i]) status = context->backend->get(context, &larger[i], wanted[i] ? wanted[i] : 1, names[i]);
+        if (!*memory[i] || wanted[i] > *held[i])
+            status = context->backend->get(context, &larger[i], wanted[i] ? wanted[i] : 1, names[i]);
     if (status) { /* nothing has moved yet */
         context->backend->put(context, larger[0]);
         return status;
@@ -94,7 +104,8 @@ static tw_status start(tw_program *program, const tw_program_options *options) {
     TWI_TRY(twi_get(memory, &program->loss, (size_t)options->loss_count, sizeof *program->loss, "losses"));
     program->loss_count = options->loss_count;
     for (int i = 0; i < options->loss_count; i++)
-        program->loss[i] = (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
+        program->loss[i] =
+            (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
     if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
     return compile(program, options);
 }
@@ -147,7 +158,8 @@ void tw_program_destroy(tw_program *program) {
         program->blocks = next;
     }
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
-    void *const owned[] = {program->buffer, program->step, program->segment, program->value_buffer, program->gradient_buffer, program->loss};
+    void *const owned[] = {program->buffer,          program->step, program->segment, program->value_buffer,
+                           program->gradient_buffer, program->loss};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
     twi_put(memory, program);
 }

@@ -17,8 +17,8 @@ typedef enum twi_source {
 typedef struct twi_buffer {
     const char *name; /* borrowed: a value's name or a constant */
     twi_shape shape;
-    uint8_t store;     /* twi_store_kind */
-    uint8_t source;    /* twi_source */
+    uint8_t store;  /* twi_store_kind */
+    uint8_t source; /* twi_source */
     bool batched;
     bool pinned;       /* fed or read from outside: lives through the whole run */
     int parameter;     /* VALUES, GRADIENT, SHADOW */
@@ -28,10 +28,10 @@ typedef struct twi_buffer {
     int64_t stride[TW_MAX_RANK];
     size_t bytes, sample_bytes;
     /* memory plan */
-    int first, last;   /* segments of first and last use; first -1: before the run */
-    bool local;        /* lives within one chunk, in the worker's scratch */
+    int first, last; /* segments of first and last use; first -1: before the run */
+    bool local;      /* lives within one chunk, in the worker's scratch */
     size_t offset;
-    int over;          /* shares the memory of this buffer, in place; -1: none */
+    int over; /* shares the memory of this buffer, in place; -1: none */
 } twi_buffer;
 
 /* The parts of a run. */
@@ -40,9 +40,9 @@ typedef enum twi_part { TWI_PART_FORWARD, TWI_PART_BACKWARD, TWI_PART_COMMIT, TW
 typedef struct twi_step {
     const twi_kernel *kernel; /* NULL: taken out by a pass */
     const void *attrs;
-    const twi_node *node;     /* NULL for steps of no node */
+    const twi_node *node; /* NULL for steps of no node */
     const char *label;
-    uint8_t part;             /* twi_part */
+    uint8_t part; /* twi_part */
     twi_ref operand[TWI_MAX_OPERANDS];
     int segment;
     twi_choice choice;
@@ -62,7 +62,7 @@ struct tw_program {
     int step_count, step_capacity;
     twi_segment *segment;
     int segment_count;
-    int update_segment; /* the first segment of TWI_PART_UPDATE; segment_count: none */
+    int update_segment;   /* the first segment of TWI_PART_UPDATE; segment_count: none */
     int value_count;      /* of the graph when the program was made */
     int *value_buffer;    /* per graph value: its buffer, or -1 */
     int *gradient_buffer; /* per graph value: buffer of its whole gradient, or -1 */
@@ -82,7 +82,8 @@ struct tw_program {
 static inline tw_context *twi_program_context(const tw_program *program) { return program->model->context; }
 tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index);
 /* Appends a step; operands as many as the kernel has. */
-tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node, const char *label, twi_part part, const int *operands);
+tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node,
+                               const char *label, twi_part part, const int *operands);
 /* Zeroed memory that lives as long as the program. */
 tw_status twi_program_block(tw_program *program, void *out, size_t bytes, const char *what);
 /* A kernel of the context's registry by name; an error naming it if it is missing. */

@@ -7,7 +7,8 @@ static void add_operand(const tw_program *program, const twi_step *step, int o, 
     if (step->operand[o] < 0) return;
     const twi_buffer *buffer = &program->buffer[step->operand[o]];
     char shape[TWI_SHAPE_TEXT];
-    twi_text_add(text, " %s%s=%s%s", arrows[rule->access], rule->name, buffer->name, twi_shape_text(&buffer->shape, shape));
+    twi_text_add(text, " %s%s=%s%s", arrows[rule->access], rule->name, buffer->name,
+                 twi_shape_text(&buffer->shape, shape));
     if (pass < TW_PASS_MEMORY) return;
     const twi_buffer *root = &program->buffer[twi_program_root(program, step->operand[o])];
     if (root->source == TWI_SOURCE_ARENA) twi_text_add(text, "%s%zu", root->local ? "@local+" : "@", root->offset);
@@ -33,7 +34,8 @@ static void add_segment(const twi_segment *segment, int index, twi_text *text) {
     static const char *const splits[] = {"by sample", "by range", "at once"};
     twi_text_add(text, "segment %d: %s", index, splits[segment->split]);
     if (segment->split == TWI_BY_SAMPLE)
-        twi_text_add(text, ", %lld samples in chunks of %lld, %d groups", (long long)segment->samples, (long long)segment->chunk, segment->groups);
+        twi_text_add(text, ", %lld samples in chunks of %lld, %d groups", (long long)segment->samples,
+                     (long long)segment->chunk, segment->groups);
     twi_text_add(text, "\n");
 }
 
@@ -42,10 +44,13 @@ tw_status twi_program_write_dump(tw_program *program, tw_pass pass) {
     twi_text text;
     char *taken, arena[TWI_QUANTITY_TEXT], worker[TWI_QUANTITY_TEXT];
     twi_text_init(&text, twi_program_context(program)->memory);
-    twi_text_add(&text, "pass %s: batch %lld, %s, %d steps\n", names[pass], (long long)program->batch, program->train ? "train" : "infer", program->step_count);
-    if (pass == TW_PASS_FUSE) twi_text_add(&text, "fusion saves %s a run\n", twi_quantity(program->fused_bytes, "B", arena));
+    twi_text_add(&text, "pass %s: batch %lld, %s, %d steps\n", names[pass], (long long)program->batch,
+                 program->train ? "train" : "infer", program->step_count);
+    if (pass == TW_PASS_FUSE)
+        twi_text_add(&text, "fusion saves %s a run\n", twi_quantity(program->fused_bytes, "B", arena));
     if (pass == TW_PASS_MEMORY)
-        twi_text_add(&text, "arena %s, scratch %s a worker\n", twi_quantity((double)program->arena_bytes, "B", arena), twi_quantity((double)program->worker_bytes, "B", worker));
+        twi_text_add(&text, "arena %s, scratch %s a worker\n", twi_quantity((double)program->arena_bytes, "B", arena),
+                     twi_quantity((double)program->worker_bytes, "B", worker));
     for (int i = 0; i < program->step_count; i++) {
         if (pass >= TW_PASS_SCHEDULE && (i == 0 || program->step[i].segment != program->step[i - 1].segment))
             add_segment(&program->segment[program->step[i].segment], program->step[i].segment, &text);

@@ -10,7 +10,7 @@ typedef struct walk {
     const twi_buffer *buffer;
     const char *host_in; /* feeding */
     tw_dtype dtype;
-    void *host_out;      /* reading */
+    void *host_out; /* reading */
     char *device;
     size_t real_size;
 } walk;
@@ -71,17 +71,20 @@ static bool row_major(const twi_buffer *buffer) {
 }
 
 /* Buffer of a value in this program, or an error. */
-static tw_status locate(const tw_program *program, const tw_value *value, const int *table, const void *host, int64_t count, const char *function, const twi_buffer **out) {
+static tw_status locate(const tw_program *program, const tw_value *value, const int *table, const void *host,
+                        int64_t count, const char *function, const twi_buffer **out) {
     if (!program || !value || !host) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: program, value or data is NULL", function);
     if (!twi_graph_owns(&program->model->graph, value))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' belongs to another model", function, value->name);
     if (value->id >= program->value_count || table[value->id] < 0)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: this program does not use '%s'; name it in the program's options", function, value->name);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: this program does not use '%s'; name it in the program's options",
+                        function, value->name);
     *out = &program->buffer[table[value->id]];
     int64_t own = twi_shape_count(&(*out)->shape);
     if (own != count) {
         char shape[TWI_SHAPE_TEXT];
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' is %s, %lld elements, got %lld", function, value->name, twi_shape_text(&(*out)->shape, shape), (long long)own, (long long)count);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' is %s, %lld elements, got %lld", function, value->name,
+                        twi_shape_text(&(*out)->shape, shape), (long long)own, (long long)count);
     }
     return TW_OK;
 }
@@ -89,21 +92,33 @@ static tw_status locate(const tw_program *program, const tw_value *value, const 
 static tw_status check_labels(const tw_value *value, const int64_t *labels, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (labels[i] < INT32_MIN || labels[i] > INT32_MAX)
-            return TWI_FAIL(TW_ERROR_LABEL, "tw_program_write: '%s': label %lld of sample %lld is no class index", value->name, (long long)labels[i], (long long)i);
+            return TWI_FAIL(TW_ERROR_LABEL, "tw_program_write: '%s': label %lld of sample %lld is no class index",
+                            value->name, (long long)labels[i], (long long)i);
     return TW_OK;
 }
 
-tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count) {
+tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
+                           int64_t count) {
     const twi_buffer *buffer;
     TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, "tw_program_write", &buffer));
-    if (value->kind != TWI_VALUE_INPUT) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
-    bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8, fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
+    if (value->kind != TWI_VALUE_INPUT)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
+    bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
+         fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
     if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name, is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name,
+                        is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
-    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .device = twi_program_address(program, (int)(buffer - program->buffer)), .real_size = program->model->store.real_size};
-    bool same = row_major(buffer) && ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
-    if (same) return twi_program_context(program)->backend->copy_in(twi_program_context(program), w.device, data, buffer->bytes);
+    walk w = {.buffer = buffer,
+              .host_in = data,
+              .dtype = dtype,
+              .device = twi_program_address(program, (int)(buffer - program->buffer)),
+              .real_size = program->model->store.real_size};
+    bool same = row_major(buffer) &&
+                ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
+    if (same)
+        return twi_program_context(program)->backend->copy_in(twi_program_context(program), w.device, data,
+                                                              buffer->bytes);
     each_element(&w, feed_element);
     return TW_OK;
 }
@@ -111,13 +126,20 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
     tw_context *context = twi_program_context(program);
     int buffer = program->value_buffer[value->id];
-    return buffer < 0 ? TW_OK : context->backend->copy_in(context, twi_program_address(program, buffer), data, program->buffer[buffer].bytes);
+    return buffer < 0 ? TW_OK
+                      : context->backend->copy_in(context, twi_program_address(program, buffer), data,
+                                                  program->buffer[buffer].bytes);
 }
 
 static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
-    walk w = {.buffer = buffer, .host_out = values, .device = twi_program_address(program, (int)(buffer - program->buffer)), .real_size = program->model->store.real_size};
+    walk w = {.buffer = buffer,
+              .host_out = values,
+              .device = twi_program_address(program, (int)(buffer - program->buffer)),
+              .real_size = program->model->store.real_size};
     bool same = row_major(buffer) && (!is_real(buffer->store) || w.real_size == sizeof(float));
-    if (same) return twi_program_context(program)->backend->copy_out(twi_program_context(program), values, w.device, buffer->bytes);
+    if (same)
+        return twi_program_context(program)->backend->copy_out(twi_program_context(program), values, w.device,
+                                                               buffer->bytes);
     each_element(&w, read_element);
     return TW_OK;
 }
@@ -126,26 +148,37 @@ tw_status tw_program_read(tw_program *program, const tw_value *value, void *valu
     const twi_buffer *buffer;
     TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, values, count, "tw_program_read", &buffer));
     if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs", value->name);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs",
+                        value->name);
     return read_buffer(program, buffer, values);
 }
 
 tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count) {
     const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, values, count, "tw_program_read_gradient", &buffer));
+    TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, values, count, "tw_program_read_gradient",
+                   &buffer));
     if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients", value->name);
+        return TWI_FAIL(
+            TW_ERROR_ARGUMENT,
+            "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients",
+            value->name);
     return read_buffer(program, buffer, values);
 }
 
 tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count) {
-    if (!program || !name) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: program or name is NULL");
+    if (!program || !name)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: program or name is NULL");
     const tw_value *value = twi_graph_find(&program->model->graph, name);
-    if (!value || value->kind != TWI_VALUE_PARAMETER) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
+    if (!value || value->kind != TWI_VALUE_PARAMETER)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
     if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)
-        return TWI_FAIL(TW_ERROR_STATE, "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss depends on it)", name);
+        return TWI_FAIL(TW_ERROR_STATE,
+                        "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss "
+                        "depends on it)",
+                        name);
     const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program->gradient_buffer, values, count, "tw_program_read_parameter_gradient", &buffer));
+    TWI_TRY(
+        locate(program, value, program->gradient_buffer, values, count, "tw_program_read_parameter_gradient", &buffer));
     return read_buffer(program, buffer, values);
 }
 
@@ -157,11 +190,17 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
     const char *op = node ? node->op->name : "program", *name = node ? node->name : "";
     long long attempt = (long long)control->attempt;
     if (fault->code == TW_ERROR_LABEL)
-        return TWI_FAIL(TW_ERROR_LABEL, "%s '%s': label %g of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated", op, name, fault->value,
-                        (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1, (long long)node->input[0]->shape.dim[1]);
+        return TWI_FAIL(TW_ERROR_LABEL,
+                        "%s '%s': label %g of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated", op,
+                        name, fault->value, (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1,
+                        (long long)node->input[0]->shape.dim[1]);
     if (fault->code == TW_ERROR_NUMERIC)
-        return TWI_FAIL(TW_ERROR_NUMERIC, "%s '%s': the loss is %g in run %lld; nothing was updated. Look at the input's scale, or lower the learning rate", op, name, fault->value, attempt);
-    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample, fault->value);
+        return TWI_FAIL(TW_ERROR_NUMERIC,
+                        "%s '%s': the loss is %g in run %lld; nothing was updated. Look at the input's scale, or lower "
+                        "the learning rate",
+                        op, name, fault->value, attempt);
+    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample,
+                    fault->value);
 }
 
 static tw_status collect_losses(tw_program *program, double loss_scale) {
@@ -177,7 +216,8 @@ static tw_status collect_losses(tw_program *program, double loss_scale) {
 static tw_status run_segments(tw_program *program, int first, int count, bool gradients) {
     tw_context *context = twi_program_context(program);
     twi_store *store = &program->model->store;
-    if (!program->prepared) TWI_TRY(twi_pass_prepare(program)); /* the arena moved, and memory for binding this one lacked then */
+    if (!program->prepared)
+        TWI_TRY(twi_pass_prepare(program)); /* the arena moved, and memory for binding this one lacked then */
     twi_control control;
     memset(&control, 0, sizeof control);
     control.seed = program->model->seed;
@@ -218,9 +258,12 @@ tw_status tw_program_run_gradients(tw_program *program) {
 
 tw_status tw_program_run_update(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_update: program is NULL");
-    if (program->update_segment == program->segment_count) return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
+    if (program->update_segment == program->segment_count)
+        return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
     if (program->model->gradients_of != program)
-        return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: there are no gradients of this program; call tw_program_run_gradients first");
+        return TWI_FAIL(
+            TW_ERROR_STATE,
+            "tw_program_run_update: there are no gradients of this program; call tw_program_run_gradients first");
     forget_gradients(program);
     return run_segments(program, program->update_segment, program->segment_count - program->update_segment, false);
 }

@@ -6,11 +6,11 @@
 #include <string.h>
 
 enum {
-    CHUNK_BYTES = 512 * 1024,         /* what one step of a chunk should touch: about an L2 cache */
-    GROUPS_MAX = 8,                   /* partial sums kept apart, hence workers that can share a segment */
-    CHUNKS_WANTED = 4,                /* cut even a small batch into this many, for the workers */
-    CHUNK_SAMPLES_MIN = 8,            /* but not finer than this */
-    PARTIAL_BYTES = 32 * 1024 * 1024  /* all groups' partial sums of one step */
+    CHUNK_BYTES = 512 * 1024,        /* what one step of a chunk should touch: about an L2 cache */
+    GROUPS_MAX = 8,                  /* partial sums kept apart, hence workers that can share a segment */
+    CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
+    CHUNK_SAMPLES_MIN = 8,           /* but not finer than this */
+    PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step */
 };
 
 /* Does a later step of the same part read what this step writes? */
@@ -21,7 +21,8 @@ static bool awaited(const tw_program *program, int at) {
             if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_READ) continue;
             int root = twi_program_root(program, step->operand[o]);
             for (int r = 0; r < program->step[i].kernel->operand_count; r++)
-                if (program->step[i].operand[r] >= 0 && twi_program_root(program, program->step[i].operand[r]) == root) return true;
+                if (program->step[i].operand[r] >= 0 && twi_program_root(program, program->step[i].operand[r]) == root)
+                    return true;
         }
     return false;
 }
@@ -29,14 +30,16 @@ static bool awaited(const tw_program *program, int at) {
 /* Ranged steps of the backward that nobody waits for (weight gradients of dense layers) go to its end: they would cut segments. */
 static tw_status sink_ranged(tw_program *program) {
     twi_step *sorted;
-    TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted, "step order"));
+    TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted,
+                    "step order"));
     int count = 0;
     for (int begin = 0, end; begin < program->step_count; begin = end) {
         for (end = begin; end < program->step_count && program->step[end].part == program->step[begin].part; end++) {}
         bool backward = program->step[begin].part == TWI_PART_BACKWARD;
         for (int sunk = 0; sunk < 2; sunk++)
             for (int i = begin; i < end; i++)
-                if ((backward && program->step[i].kernel->split == TWI_BY_RANGE && !awaited(program, i)) == sunk) sorted[count++] = program->step[i];
+                if ((backward && program->step[i].kernel->split == TWI_BY_RANGE && !awaited(program, i)) == sunk)
+                    sorted[count++] = program->step[i];
     }
     memcpy(program->step, sorted, (size_t)count * sizeof *sorted);
     twi_put(twi_program_context(program)->memory, sorted);
@@ -90,7 +93,8 @@ static void size_chunks(const tw_program *program, twi_segment *segment) {
         if (liked > multiple) multiple = liked;
     }
     int64_t chunk = (int64_t)(CHUNK_BYTES / widest), shared = (segment->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
-    if (shared < smaller(CHUNK_SAMPLES_MIN, segment->samples) && widest < CHUNK_BYTES / CHUNK_SAMPLES_MIN) shared = smaller(CHUNK_SAMPLES_MIN, segment->samples);
+    if (shared < smaller(CHUNK_SAMPLES_MIN, segment->samples) && widest < CHUNK_BYTES / CHUNK_SAMPLES_MIN)
+        shared = smaller(CHUNK_SAMPLES_MIN, segment->samples);
     chunk = smaller(chunk > 0 ? chunk : 1, shared);
     if (chunk >= multiple)
         chunk -= chunk % multiple;
@@ -98,29 +102,38 @@ static void size_chunks(const tw_program *program, twi_segment *segment) {
         chunk = multiple;
     chunk = smaller(chunk, segment->samples);
     segment->chunk = chunk;
-    for (int64_t even = chunk; even > chunk / 2; even -= multiple) /* a shorter last chunk doubles what is to be prepared */
+    for (int64_t even = chunk; even > chunk / 2;
+         even -= multiple) /* a shorter last chunk doubles what is to be prepared */
         if (segment->samples % even == 0) {
             segment->chunk = even;
             break;
         }
     int64_t chunks = (segment->samples + segment->chunk - 1) / segment->chunk, groups = smaller(chunks, GROUPS_MAX);
-    if (partial > PARTIAL_BYTES / GROUPS_MAX) groups = smaller(groups, partial > PARTIAL_BYTES / 2 ? 2 : (int64_t)(PARTIAL_BYTES / partial));
+    if (partial > PARTIAL_BYTES / GROUPS_MAX)
+        groups = smaller(groups, partial > PARTIAL_BYTES / 2 ? 2 : (int64_t)(PARTIAL_BYTES / partial));
     segment->groups = (int)groups;
 }
 
 tw_status twi_pass_schedule(tw_program *program) {
     TWI_TRY(sink_ranged(program));
-    TWI_TRY(twi_get(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count + 1, sizeof *program->segment, "segments"));
+    TWI_TRY(twi_get(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count + 1,
+                    sizeof *program->segment, "segments"));
     int first = 0;
     program->update_segment = -1;
     for (int i = 0; i <= program->step_count; i++) {
         if (i < program->step_count && (i == first || joins(program, first, i))) continue;
         if (i == first) break; /* an empty program */
         twi_segment *segment = &program->segment[program->segment_count];
-        *segment = (twi_segment){.first_step = first, .step_count = i - first, .split = program->step[first].kernel->split, .samples = 1, .chunk = 1, .groups = 1};
+        *segment = (twi_segment){.first_step = first,
+                                 .step_count = i - first,
+                                 .split = program->step[first].kernel->split,
+                                 .samples = 1,
+                                 .chunk = 1,
+                                 .groups = 1};
         if (segment->split == TWI_BY_SAMPLE) size_chunks(program, segment);
         for (int k = first; k < i; k++) program->step[k].segment = program->segment_count;
-        if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0) program->update_segment = program->segment_count;
+        if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0)
+            program->update_segment = program->segment_count;
         program->segment_count++;
         first = i;
         i--; /* step i opens the next segment */

@@ -14,7 +14,8 @@ void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
 }
 
 void twi_store_drop(twi_store *store) {
-    void **const arrays[] = {&store->weights, &store->gradients, &store->moment[0], &store->moment[1], &store->buffers, &store->shadows, (void **)&store->control};
+    void **const arrays[] = {&store->weights, &store->gradients, &store->moment[0],       &store->moment[1],
+                             &store->buffers, &store->shadows,   (void **)&store->control};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         store->context->backend->put(store->context, *arrays[i]);
         *arrays[i] = NULL;
@@ -28,15 +29,20 @@ void twi_store_free(twi_store *store) {
 }
 
 tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *index) {
-    if (store->weights) return TWI_FAIL(TW_ERROR_STATE, "parameter '%s': the model is built; add layers before tw_model_build", parameter->name);
+    if (store->weights)
+        return TWI_FAIL(TW_ERROR_STATE, "parameter '%s': the model is built; add layers before tw_model_build",
+                        parameter->name);
     if (store->count == store->capacity) {
         int grown = store->capacity ? 2 * store->capacity : 64;
-        TWI_TRY(twi_grow(store->context->memory, &store->parameter, (size_t)grown, sizeof *store->parameter, "parameter records"));
+        TWI_TRY(twi_grow(store->context->memory, &store->parameter, (size_t)grown, sizeof *store->parameter,
+                         "parameter records"));
         store->capacity = grown;
     }
     int64_t *total = parameter->learned ? &store->learned_count : &store->buffer_count;
     int64_t count = twi_shape_count(&parameter->shape);
-    if (count > INT64_MAX / 64 - *total) return TWI_FAIL(TW_ERROR_OVERFLOW, "parameter '%s': the parameters together are too large to address", parameter->name);
+    if (count > INT64_MAX / 64 - *total)
+        return TWI_FAIL(TW_ERROR_OVERFLOW, "parameter '%s': the parameters together are too large to address",
+                        parameter->name);
     twi_parameter *record = &store->parameter[store->count];
     *record = *parameter;
     record->offset = *total;
@@ -109,7 +115,8 @@ tw_status twi_store_read(const twi_store *store, const void *array, int index, f
     size_t bytes = (size_t)twi_shape_count(&parameter->shape) * store->real_size;
     void *stored;
     TWI_TRY(twi_get(context->memory, &stored, 1, bytes, parameter->name));
-    tw_status status = context->backend->copy_out(context, stored, (const char *)array + (size_t)parameter->offset * store->real_size, bytes);
+    tw_status status = context->backend->copy_out(
+        context, stored, (const char *)array + (size_t)parameter->offset * store->real_size, bytes);
     if (status == TW_OK) each_element(&parameter->shape, stored, store->real_size, values, element_out);
     twi_put(context->memory, stored);
     return status;
@@ -148,7 +155,7 @@ static double xavier_bound(const twi_parameter *p) { return sqrt(6 / at_least_1(
 static double xavier_deviation(const twi_parameter *p) { return sqrt(2 / at_least_1(p->fan_in + p->fan_out)); }
 
 static const init_rule init_rules[] = {
-    [TW_INIT_DEFAULT] = {false, default_bound},        [TW_INIT_CONSTANT] = {false, NULL},
+    [TW_INIT_DEFAULT] = {false, default_bound},         [TW_INIT_CONSTANT] = {false, NULL},
     [TW_INIT_KAIMING_UNIFORM] = {false, kaiming_bound}, [TW_INIT_KAIMING_NORMAL] = {true, kaiming_deviation},
     [TW_INIT_XAVIER_UNIFORM] = {false, xavier_bound},   [TW_INIT_XAVIER_NORMAL] = {true, xavier_deviation},
 };
@@ -188,10 +195,12 @@ tw_status twi_store_build(twi_store *store, uint64_t seed) {
     TWI_TRY(get_array(store, &store->weights, store->learned_count, "parameters"));
     TWI_TRY(get_array(store, &store->buffers, store->buffer_count, "running statistics"));
     TWI_TRY(get_array(store, &store->shadows, store->buffer_count, "shadows of running statistics"));
-    TWI_TRY(store->context->backend->get(store->context, (void **)&store->control, sizeof *store->control, "control block"));
+    TWI_TRY(store->context->backend->get(store->context, (void **)&store->control, sizeof *store->control,
+                                         "control block"));
     for (int i = 0; i < store->count; i++) {
         float *values;
-        TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape), sizeof *values, "initial values"));
+        TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape),
+                        sizeof *values, "initial values"));
         draw_values(&store->parameter[i], seed, values);
         tw_status status = twi_store_write(store, twi_store_values(store, i), i, values);
         twi_put(store->context->memory, values);

@@ -16,11 +16,11 @@ typedef struct twi_parameter {
     bool learned;     /* false: a buffer such as running statistics */
     bool trainable;
     bool decayed;
-    bool counter;     /* a whole number, a scalar in files */
+    bool counter; /* a whole number, a scalar in files */
     tw_init init;
     double init_value; /* buffers: what they start from */
     int64_t fan_in, fan_out;
-    int64_t offset;   /* elements, in the flat array of its kind */
+    int64_t offset; /* elements, in the flat array of its kind */
 } twi_parameter;
 
 typedef struct twi_store {
@@ -28,7 +28,7 @@ typedef struct twi_store {
     size_t real_size; /* 4; 8 in the double checks */
     twi_parameter *parameter;
     int count, capacity;
-    int64_t learned_count, buffer_count; /* elements, padding included */
+    int64_t learned_count, buffer_count;             /* elements, padding included */
     void *weights, *gradients, *moment[TWI_MOMENTS]; /* learned; gradients and moments only once a program asks */
     void *buffers, *shadows;
     twi_control *control; /* device memory */

@@ -5,13 +5,12 @@
 
 enum { TOP = 5 };
 
-/* Ranks begin at 0; a row with not-a-number ranks behind all classes and so is never a hit, however few classes there are. */
+/* Ranks begin at 0. (Rows with not-a-number never get here: their loss fails the run.) */
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed) {
-    const int top = trainer->classes < TOP ? trainer->classes : TOP;
     TWI_TRY(tw_program_read(fed->program, trainer->rank, trainer->results, fed->count));
     for (int i = 0; i < fed->count; i++) {
         tally->top1 += trainer->results[i] == 0;
-        tally->top5 += trainer->results[i] < top;
+        tally->top5 += trainer->results[i] < TOP;
     }
     tally->loss += tw_program_get_loss(fed->program) * fed->count;
     tally->samples += fed->count;

@@ -21,7 +21,10 @@ static tw_value *resnet(tw_model *model, tw_value *x, int64_t classes, const tw_
     tw_resnet_options o;
     tw_status status = twi_options_read(&o, sizeof o, given, "resnet");
     if (status) return twi_graph_fail(&model->graph, status);
+    enum { WIDTH_MAX = 1 << 20 };
     int64_t width = o.width ? o.width : r->width;
+    if (width < 1 || width > WIDTH_MAX) /* what the stages and bottlenecks multiply must not overflow */
+        return twi_graph_fail(&model->graph, TWI_FAIL(TW_ERROR_ARGUMENT, "resnet: width %lld is outside 1 .. %d", (long long)width, WIDTH_MAX));
     x = tw_conv2d(model, x, width, r->stem_kernel,
                   TW_OPTIONS(conv2d, .name = "conv1", .stride = r->stem_stride, .padding = r->stem_kernel / 2, .no_bias = true, .weight_init = {TW_INIT_KAIMING_NORMAL, 0}));
     x = tw_relu(model, tw_batch_norm(model, x, TW_OPTIONS(batch_norm, .name = "bn1")));

@@ -10,7 +10,7 @@ typedef struct patch_plan {
     int64_t block;      /* positions at a time */
     int64_t in_c, out_c; /* channels of a group */
     int64_t patch;      /* floats of a patch: kernel_h x kernel_w x in_c */
-    bool direct;        /* a patch is a pixel: x can be used as it stands */
+    bool direct;        /* a patch is a pixel, without padding: x can be used as it stands */
 } patch_plan;
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -22,8 +22,7 @@ static patch_plan plan_of(const twi_conv_shape *s) {
     enum { CACHED = 32768, FEWEST = 48, MOST = 256 };
     int64_t fit = CACHED / (p.patch ? p.patch : 1);
     p.block = smaller(fit < FEWEST ? FEWEST : fit > MOST ? MOST : fit, p.positions);
-    p.direct = p.patch == p.in_c && s->in_h == s->out_h && s->in_w == s->out_w && s->stride_h == 1 && s->stride_w == 1 &&
-               s->top == 0 && s->left == 0;
+    p.direct = p.patch == p.in_c && s->stride_h == 1 && s->stride_w == 1 && s->in_h == s->out_h && s->in_w == s->out_w;
     return p;
 }
 

@@ -70,6 +70,7 @@ typedef struct twi_control {
     uint64_t attempt;     /* the run under way, committed or not: data and random streams */
     uint64_t update;      /* advances only when the update is committed: schedule, Adam */
     double learning_rate; /* of the update under way */
+    uint64_t constants;   /* changes whenever parameters did, or workspace may have been overwritten; 0: no promise */
     double loss_scale;    /* one over the loss weight of the whole accumulation window */
     twi_fault fault;
 } twi_control;

@@ -1,8 +1,10 @@
 /* The end of a run: persistent state changes only here and in the optimizer, and only if no step raised a fault.
  *
  *   check:    a loss that is not finite is a fault
+ *   check_gradients: so is a gradient
  *   copy:     target = source (running statistics from their shadows)
  *   advance:  update = update + 1 (attempts are counted by whoever starts the run: they advance whatever happens) */
+#include "backend/attrs.h"
 #include "kernels.h"
 
 #include <math.h>
@@ -11,8 +13,25 @@
 
 static void check_run(const twi_call *call) {
     const tw_real *loss = TWI_DATA(const tw_real, call, 0);
-    if (!isfinite(loss[0])) twi_fault_raise(call->control, TW_ERROR_NUMERIC, call->node, INT64_MAX, (double)loss[0]);
+    if (!isfinite(loss[0])) twi_fault_raise(call->control, TW_ERROR_NUMERIC, call->node, -1, (double)loss[0]);
 }
+
+/* The fault's sample is the element's place in the flat array. */
+static void check_gradients_run(const twi_call *call) {
+    const twi_update_attrs *attrs = call->attrs;
+    const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
+    for (int32_t s = 0; s < attrs->segment_count; s++) {
+        int64_t begin = attrs->segment[s].begin > call->begin ? attrs->segment[s].begin : call->begin;
+        int64_t end = attrs->segment[s].end < call->end ? attrs->segment[s].end : call->end;
+        for (int64_t i = begin; i < end; i++) {
+            if (isfinite(gradient[i])) continue;
+            twi_fault_raise(call->control, TW_ERROR_NUMERIC, -1, i, (double)gradient[i]);
+            return;
+        }
+    }
+}
+
+static int64_t check_gradients_range(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }
 
 static void copy_run(const twi_call *call) {
     if (twi_fault_raised(call->control)) return;
@@ -35,6 +54,16 @@ static const twi_kernel check = {
     .run = check_run,
 };
 
+static const twi_kernel check_gradients = {
+    .name = "commit.check_gradients",
+    .operand_count = 1,
+    .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
+    .split = TWI_BY_RANGE,
+    .range = check_gradients_range,
+    .grain = 4096,
+    .run = check_gradients_run,
+};
+
 static const twi_kernel copy = {
     .name = "commit.copy",
     .operand_count = 2,
@@ -51,7 +80,7 @@ static const twi_kernel advance = {
 
 /* ---- record: appended to a program by its update pass, never a node of a graph ---- */
 
-static const twi_kernel *const kernels[] = {&check, &copy, &advance, NULL};
+static const twi_kernel *const kernels[] = {&check, &check_gradients, &copy, &advance, NULL};
 
 const twi_op TWI_NAME(twi_op_commit) = {
     .name = "commit",

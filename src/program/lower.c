@@ -273,7 +273,7 @@ static tw_status lower_nodes(twi_lower *lower) {
     return lower->status;
 }
 
-/* Losses are checked before anything persistent changes; then shadows replace what they stand for. */
+/* Losses and gradients are checked before anything persistent changes; then shadows replace what they stand for. */
 static tw_status lower_commit(twi_lower *lower) {
     tw_program *program = lower->program;
     const twi_kernel *check, *copy;
@@ -284,6 +284,7 @@ static tw_status lower_commit(twi_lower *lower) {
         TWI_TRY(twi_program_add_step(program, check, NULL, program->loss[i].value->producer,
                                      program->loss[i].value->name, TWI_PART_COMMIT, &loss));
     }
+    if (program->train) TWI_TRY(twi_lower_gradient_check(program));
     for (int i = 0, count = program->buffer_count; i < count; i++) {
         if (program->buffer[i].source != TWI_SOURCE_SHADOW) continue;
         twi_buffer target = program->buffer[i];

@@ -45,7 +45,7 @@ void twi_schedule_fill(twi_schedule_attrs *attrs, const tw_optimizer_options *o)
     attrs->factor = o->schedule.factor > 0 ? o->schedule.factor : 0.1;
 }
 
-/* Neighbours in the flat array that are updated alike become one segment. */
+/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. */
 static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, twi_update_attrs *attrs) {
     const twi_store *store = &program->model->store;
     twi_update_segment *segments;
@@ -56,7 +56,7 @@ static tw_status make_segments(tw_program *program, const tw_optimizer_options *
         if (value->kind != TWI_VALUE_PARAMETER || program->gradient_buffer[v] < 0) continue;
         const twi_parameter *parameter = &store->parameter[value->parameter];
         if (!parameter->trainable) continue; /* its gradient was asked for to be read */
-        float decay = parameter->decayed || o->decay_all ? o->weight_decay : 0;
+        float decay = o && (parameter->decayed || o->decay_all) ? o->weight_decay : 0;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
         if (last && last->end == parameter->offset && last->weight_decay == decay)
@@ -75,6 +75,17 @@ static tw_status flat_buffer(tw_program *program, const char *name, void *const 
                                .parameter = -1,
                                .shape = {1, {program->model->store.learned_count}}};
     return twi_program_add_buffer(program, &buffer, index);
+}
+
+tw_status twi_lower_gradient_check(tw_program *program) {
+    const twi_kernel *check;
+    twi_update_attrs *attrs;
+    int gradients;
+    TWI_TRY(twi_program_kernel(program, "commit.check_gradients", &check));
+    TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "gradient check"));
+    TWI_TRY(make_segments(program, NULL, attrs));
+    TWI_TRY(flat_buffer(program, "gradients", &program->model->store.gradients, &gradients));
+    return twi_program_add_step(program, check, attrs, NULL, "gradients", TWI_PART_COMMIT, &gradients);
 }
 
 typedef struct optimizer_rule {

@@ -16,6 +16,8 @@ struct tw_model {
     /* One arena and one scratch for all programs: the largest need of any. */
     void *arena, *scratch;
     size_t arena_bytes, scratch_bytes;
+    const tw_program *arena_user; /* whose inputs and outputs the arena holds */
+    uint64_t arena_turns;         /* how often that changed */
     tw_program *programs;           /* linked through tw_program.next; rebound when the arena grows */
     const tw_program *gradients_of; /* whose the store's gradients are, waiting for its update; NULL: nobody's */
     char *dump;

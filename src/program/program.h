@@ -114,6 +114,8 @@ void twi_program_unprepare(tw_program *program);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
 /* The update part of a program (lower_update.c). */
+/* A step that raises a fault where a gradient is not finite. */
+tw_status twi_lower_gradient_check(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
 
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */

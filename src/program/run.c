@@ -5,7 +5,22 @@
 #include <math.h>
 #include <string.h>
 
-/* Calls `visit` for every element: memory position and logical position, both in elements. */
+/* The arena now holds this program's values, and no longer another's. */
+static void take_arena(tw_program *program) {
+    if (program->model->arena_user == program) return;
+    program->model->arena_user = program;
+    program->model->arena_turns++;
+}
+
+static tw_status hold_arena(const tw_program *program, const char *function) {
+    if (program->model->arena_user == program) return TW_OK;
+    return TWI_FAIL(TW_ERROR_STATE,
+                    "%s: the program's inputs are not there: they were never fed, or another program of the model was fed "
+                    "or run since (programs of a model share memory); feed them again",
+                    function);
+}
+
+/* A copy between the host's logical order and a buffer's own. */
 typedef struct walk {
     const twi_buffer *buffer;
     const char *host_in; /* feeding */
@@ -15,47 +30,55 @@ typedef struct walk {
     size_t real_size;
 } walk;
 
-static void store_real(char *device, size_t real_size, int64_t at, float value) {
-    if (real_size == sizeof(double))
-        ((double *)device)[at] = value;
-    else
-        ((float *)device)[at] = value;
-}
-
-static float load_real(const char *device, size_t real_size, int64_t at) {
-    return real_size == sizeof(double) ? (float)((const double *)device)[at] : ((const float *)device)[at];
-}
-
 static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_ACC; }
 
-static void feed_element(const walk *w, int64_t at, int64_t i) {
-    if (is_real(w->buffer->store)) {
+/* Feeds `count` elements from logical position i on to memory position `at`, `step` apart. */
+static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
+    const char *from = w->host_in + (size_t)i * tw_dtype_size(w->dtype);
+    if (w->dtype == TW_F32 && w->real_size == sizeof(float)) {
+        for (int64_t k = 0; k < count; k++) ((float *)w->device)[at + k * step] = ((const float *)from)[k];
+        return;
+    }
+    for (int64_t k = 0; k < count; k++, from += tw_dtype_size(w->dtype)) {
         float value;
-        twi_convert(&value, TW_F32, w->host_in + (size_t)i * tw_dtype_size(w->dtype), w->dtype, 1);
-        store_real(w->device, w->real_size, at, value);
-    } else {
-        int32_t label;
-        twi_convert(&label, TW_I32, w->host_in + (size_t)i * tw_dtype_size(w->dtype), w->dtype, 1);
-        ((int32_t *)w->device)[at] = label;
+        if (!is_real(w->buffer->store)) {
+            twi_convert((int32_t *)w->device + at + k * step, TW_I32, from, w->dtype, 1);
+            continue;
+        }
+        twi_convert(&value, TW_F32, from, w->dtype, 1);
+        if (w->real_size == sizeof(double))
+            ((double *)w->device)[at + k * step] = value;
+        else
+            ((float *)w->device)[at + k * step] = value;
     }
 }
 
-static void read_element(const walk *w, int64_t at, int64_t i) {
-    if (is_real(w->buffer->store))
-        ((float *)w->host_out)[i] = load_real(w->device, w->real_size, at);
-    else
-        ((int32_t *)w->host_out)[i] = ((const int32_t *)w->device)[at];
+static void read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
+    for (int64_t k = 0; k < count; k++, at += step) {
+        if (!is_real(w->buffer->store))
+            ((int32_t *)w->host_out)[i + k] = ((const int32_t *)w->device)[at];
+        else if (w->real_size == sizeof(double))
+            ((float *)w->host_out)[i + k] = (float)((const double *)w->device)[at];
+        else
+            ((float *)w->host_out)[i + k] = ((const float *)w->device)[at];
+    }
 }
 
-static void each_element(const walk *w, void (*visit)(const walk *, int64_t at, int64_t i)) {
+typedef void (*row_fn)(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count);
+
+/* Every run of elements along the last axis, in logical order. */
+static void each_row(const walk *w, row_fn visit) {
     const twi_shape *shape = &w->buffer->shape;
+    const int64_t *stride = w->buffer->stride;
     int64_t position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
-    for (int64_t i = 0; i < count; i++) {
-        visit(w, at, i);
-        for (int axis = shape->rank - 1; axis >= 0; axis--) {
-            at += w->buffer->stride[axis];
+    int last = shape->rank - 1;
+    int64_t row = last >= 0 ? shape->dim[last] : 1;
+    for (int64_t i = 0; i < count; i += row) {
+        visit(w, at, last >= 0 ? stride[last] : 1, i, row);
+        for (int axis = last - 1; axis >= 0; axis--) {
+            at += stride[axis];
             if (++position[axis] < shape->dim[axis]) break;
-            at -= position[axis] * w->buffer->stride[axis];
+            at -= position[axis] * stride[axis];
             position[axis] = 0;
         }
     }
@@ -109,6 +132,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name,
                         is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
+    take_arena(program);
     walk w = {.buffer = buffer,
               .host_in = data,
               .dtype = dtype,
@@ -119,13 +143,14 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     if (same)
         return twi_program_context(program)->backend->copy_in(twi_program_context(program), w.device, data,
                                                               buffer->bytes);
-    each_element(&w, feed_element);
+    each_row(&w, feed_row);
     return TW_OK;
 }
 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
     tw_context *context = twi_program_context(program);
     int buffer = program->value_buffer[value->id];
+    take_arena(program);
     return buffer < 0 ? TW_OK
                       : context->backend->copy_in(context, twi_program_address(program, buffer), data,
                                                   program->buffer[buffer].bytes);
@@ -140,7 +165,7 @@ static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer
     if (same)
         return twi_program_context(program)->backend->copy_out(twi_program_context(program), values, w.device,
                                                                buffer->bytes);
-    each_element(&w, read_element);
+    each_row(&w, read_row);
     return TW_OK;
 }
 
@@ -150,6 +175,7 @@ tw_status tw_program_read(tw_program *program, const tw_value *value, void *valu
     if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs",
                         value->name);
+    TWI_TRY(hold_arena(program, "tw_program_read"));
     return read_buffer(program, buffer, values);
 }
 
@@ -162,6 +188,7 @@ tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, f
             TW_ERROR_ARGUMENT,
             "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients",
             value->name);
+    TWI_TRY(hold_arena(program, "tw_program_read_gradient"));
     return read_buffer(program, buffer, values);
 }
 
@@ -188,19 +215,24 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
     const twi_fault *fault = &control->fault;
     const twi_node *node = fault->node >= 0 ? program->model->graph.node[fault->node] : NULL;
     const char *op = node ? node->op->name : "program", *name = node ? node->name : "";
-    long long attempt = (long long)control->attempt;
+    long long run = (long long)control->attempt + 1;
+    double value = isnan(fault->value) ? (double)NAN : fault->value; /* its sign means nothing */
     if (fault->code == TW_ERROR_LABEL)
         return TWI_FAIL(TW_ERROR_LABEL,
                         "%s '%s': label %g of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated", op,
                         name, fault->value, (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1,
                         (long long)node->input[0]->shape.dim[1]);
-    if (fault->code == TW_ERROR_NUMERIC)
+    if (fault->code == TW_ERROR_NUMERIC && node)
         return TWI_FAIL(TW_ERROR_NUMERIC,
                         "%s '%s': the loss is %g in run %lld; nothing was updated. Look at the input's scale, or lower "
                         "the learning rate",
-                        op, name, fault->value, attempt);
-    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample,
-                    fault->value);
+                        op, name, value, run);
+    if (fault->code == TW_ERROR_NUMERIC)
+        return TWI_FAIL(TW_ERROR_NUMERIC,
+                        "the gradient of '%s' holds %g in run %lld; nothing was updated. Look at the input's scale, the "
+                        "loss weights or the learning rate",
+                        twi_store_name_at(&program->model->store, fault->sample), value, run);
+    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample, value);
 }
 
 static tw_status collect_losses(tw_program *program, double loss_scale) {
@@ -224,6 +256,7 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     control.attempt = store->attempts;
     control.update = store->updates;
     control.learning_rate = store->learning_rate;
+    control.constants = 1 + store->version + program->model->arena_turns;
     control.loss_scale = 1.0 / (double)program->batch;
     TWI_TRY(context->backend->copy_in(context, store->control, &control, sizeof control));
     TWI_TRY(context->backend->run(context, program->prepared, first, count));
@@ -244,12 +277,14 @@ static void forget_gradients(tw_program *program) {
 
 tw_status tw_program_run(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run: program is NULL");
+    TWI_TRY(hold_arena(program, "tw_program_run"));
     forget_gradients(program);
     return run_segments(program, 0, program->segment_count, true);
 }
 
 tw_status tw_program_run_gradients(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
+    TWI_TRY(hold_arena(program, "tw_program_run_gradients"));
     forget_gradients(program);
     TWI_TRY(run_segments(program, 0, program->update_segment, true));
     if (program->train) program->model->gradients_of = program;

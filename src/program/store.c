@@ -73,6 +73,13 @@ void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
     }
 }
 
+const char *twi_store_name_at(const twi_store *store, int64_t element) {
+    const char *name = "";
+    for (int i = 0; i < store->count; i++)
+        if (store->parameter[i].learned && store->parameter[i].offset <= element) name = store->parameter[i].name;
+    return name;
+}
+
 void *twi_store_at(const twi_store *store, void *array, int index) {
     return (char *)array + (size_t)store->parameter[index].offset * store->real_size;
 }

@@ -50,6 +50,8 @@ tw_status twi_store_need_moments(twi_store *store, int count);
 int twi_store_find(const twi_store *store, const char *name);
 /* Strides of the canonical layout, in elements. */
 void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]);
+/* The learned parameter that owns an element of the flat arrays. */
+const char *twi_store_name_at(const twi_store *store, int64_t element);
 /* Address of a parameter's part of `array` (weights, gradients, moments for learned ones; buffers, shadows for the others). */
 void *twi_store_at(const twi_store *store, void *array, int index);
 /* f32 in logical order <-> a parameter's part of an array. */

@@ -71,11 +71,7 @@ tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, tw_p
     twi_cached *cached = find(trainer, use, batch);
     if (!cached) {
         tw_program *made;
-        tw_status status = make(trainer, use, batch, &made);
-        if (status) { /* the arena may have been on its way to another place: what nobody holds is made anew when wanted */
-            for (twi_use each = TWI_USE_TRAIN; each <= TWI_USE_PREDICT; each++) twi_trainer_forget(trainer, each);
-            return status;
-        }
+        TWI_TRY(make(trainer, use, batch, &made));
         cached = make_room(trainer);
         if (!cached) {
             tw_program_destroy(made);

@@ -265,10 +265,8 @@ static void bind_segment(binding *b, int index) {
     segment->first_step = plan->first_step;
     segment->step_count = plan->step_count;
     segment->first_phase = b->phases;
-    segment->first_begin = b->begins;
     int first_finish = b->finishes;
     for (int s = plan->first_step; s < plan->first_step + plan->step_count; s++) bind_step(b, s, plan, segment);
-    segment->begin_count = b->begins - segment->first_begin;
     if (plan->split == TWI_BY_SAMPLE) {
         segment->samples = plan->samples;
         segment->chunk = plan->chunk;
@@ -291,6 +289,7 @@ static tw_status bind(binding *b, unsigned char *scratch) {
     TWI_TRY(allocate(b));
     for (int w = 0; w < program->workers; w++) program->worker[w].scratch = scratch + (size_t)w * b->plan->worker_bytes;
     for (int s = 0; s < b->plan->segment_count; s++) bind_segment(b, s);
+    program->begin_count = b->begins;
     return TW_OK;
 }
 
@@ -305,6 +304,7 @@ tw_status twi_cpu_prepare(tw_context *context, void **out, const twi_plan *plan,
     program->segment_count = plan->segment_count;
     program->scratch_offset = plan->scratch_offset;
     program->begin_phase.part = twi_cpu_run_begin;
+    program->control = control;
     binding b = {.plan = plan, .control = control, .arena = arena, .program = program};
     tw_status status = bind(&b, scratch);
     if (status) {

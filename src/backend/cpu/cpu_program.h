@@ -47,8 +47,7 @@ typedef struct twi_cpu_segment {
     int groups;
     int64_t range, grain; /* of a ranged step */
     int first_phase, phase_count;
-    int first_begin, begin_count; /* its steps in the program's list of those that begin */
-    double nanoseconds;           /* guessed, of one worker */
+    double nanoseconds; /* guessed, of one worker */
 } twi_cpu_segment;
 
 /* A piece of the sum of a step's output over groups. */
@@ -88,7 +87,10 @@ struct twi_cpu_program {
     int *begin;  /* steps that begin, in order */
     int *finish; /* steps that finish, in order */
     twi_cpu_worker *worker;
-    twi_cpu_phase begin_phase; /* of the run under way */
+    twi_cpu_phase begin_phase; /* all steps that begin; no parts in a run whose constants are as before */
+    int begin_count;
+    uint64_t constants; /* for which they began */
+    const twi_control *control;
 };
 
 /* The kinds of phases, by their parts. */

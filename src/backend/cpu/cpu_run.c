@@ -158,8 +158,9 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     if (segment_count == 0) return TW_OK;
     const twi_cpu_segment *first = &program->segment[first_segment], *last = first + segment_count - 1;
     run r = {program, first->first_phase, last->first_phase + last->phase_count};
-    program->begin_phase.first = first->first_begin;
-    program->begin_phase.parts = last->first_begin + last->begin_count - first->first_begin;
+    bool fresh = program->control->constants && program->constants == program->control->constants;
+    program->begin_phase.parts = fresh ? 0 : program->begin_count;
+    program->constants = program->control->constants;
     atomic_store_explicit(&program->begin_phase.next, 0, memory_order_relaxed);
     double nanoseconds = 0;
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;

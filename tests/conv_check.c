@@ -33,7 +33,8 @@ static conv_shapes shapes_of(const conv_check_case *c) {
 }
 
 /* x, w, b, y stand for a tensor and for its gradient alike. */
-void conv_check_call(twi_call *call, const conv_check_case *c, const char *kernel, float *x, float *w, float *b, float *y) {
+void conv_check_call(twi_call *call, const conv_check_case *c, const char *kernel, float *x, float *w, float *b,
+                     float *y) {
     conv_shapes s = shapes_of(c);
     *call = (twi_call){.attrs = &c->attrs, .first = true};
     if (strncmp(kernel, "conv2d.forward", 14) == 0) {
@@ -65,7 +66,8 @@ float *conv_check_forward(const twi_cpu_impl *family, twi_isa isa, const conv_ch
     return y;
 }
 
-float *conv_check_backward_weights(const twi_cpu_impl *family, twi_isa isa, const conv_check_case *c, float *x, float *dy) {
+float *conv_check_backward_weights(const twi_cpu_impl *family, twi_isa isa, const conv_check_case *c, float *x,
+                                   float *dy) {
     conv_shapes s = shapes_of(c);
     float *dw = odd_floats(&s.w);
     twi_call call;
@@ -96,8 +98,8 @@ static void sums_add(sums s, int64_t i, double a, double b) {
 }
 
 /* Visits all products once: y += w x, dx += w dy, dw += x dy. */
-static void reference(const conv_check_case *c, const conv_shapes *s, const float *x, const float *w, const float *dy, sums y,
-                      sums dx, sums dw) {
+static void reference(const conv_check_case *c, const conv_shapes *s, const float *x, const float *w, const float *dy,
+                      sums y, sums dx, sums dw) {
     const twi_conv2d_attrs *a = &c->attrs;
     int64_t group_in = s->w.dim[1], group_out = c->o / a->groups;
     for (int64_t n = 0; n < c->n; n++)

@@ -17,8 +17,10 @@ int conv_check(const twi_cpu_impl *family, const conv_check_case *cases, int cou
 /* One forward call: x and w are dense, images N,H,W,C, kernels O,H,W,I; returns y, released by impl_release. */
 float *conv_check_forward(const twi_cpu_impl *family, twi_isa isa, const conv_check_case *c, float *x, float *w);
 /* The same for the gradient of the weights. */
-float *conv_check_backward_weights(const twi_cpu_impl *family, twi_isa isa, const conv_check_case *c, float *x, float *dy);
+float *conv_check_backward_weights(const twi_cpu_impl *family, twi_isa isa, const conv_check_case *c, float *x,
+                                   float *dy);
 /* A call by name whose operands are in the order of the kernel; the last is written. */
-void conv_check_call(twi_call *call, const conv_check_case *c, const char *kernel, float *x, float *w, float *b, float *y);
+void conv_check_call(twi_call *call, const conv_check_case *c, const char *kernel, float *x, float *w, float *b,
+                     float *y);
 
 #endif

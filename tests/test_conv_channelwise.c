@@ -2,6 +2,7 @@
 #include "conv_check.h"
 #include "check.h"
 
+/* clang-format off */
 /* stride, padding top left bottom right, dilation, groups */
 static const conv_check_case cases[] = {
     {2, 8, 7, 6, 8, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 8}},
@@ -13,6 +14,7 @@ static const conv_check_case cases[] = {
     {1, 7, 3, 3, 7, 5, 5, {1, 1, 2, 2, 2, 2, 1, 1, 7}},    /* kernel larger than the image */
     {1, 4, 5, 5, 4, 2, 2, {3, 3, 0, 0, 0, 0, 1, 1, 4}},    /* pixels nobody looks at */
 };
+/* clang-format on */
 enum { CASES = sizeof cases / sizeof *cases };
 
 static void agrees_with_sums_in_double(void **state) {

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+/* clang-format off */
 /* stride, padding top left bottom right, dilation, groups */
 static const conv_check_case cases[] = {
     {16, 1, 12, 12, 6, 5, 5, {1, 1, 2, 2, 2, 2, 1, 1, 1}}, /* LeNet's first */
@@ -27,6 +28,7 @@ static const conv_check_case cases[] = {
     {16, 7, 5, 5, 9, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}},
     {8, 5, 40, 9, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},   /* more rows than a block of dy holds */
 };
+/* clang-format on */
 enum { CASES = sizeof cases / sizeof *cases };
 
 static void agrees_with_sums_in_double(void **state) {
@@ -46,14 +48,17 @@ static void strange_numbers_stay_in_their_image(void **state) {
         if (isa == TWI_ISA_BASELINE) continue;
         float *x = impl_floats(11 * 30 * 2), *w = impl_floats(3 * 9 * 2);
         float *clean = conv_check_forward(twi_cpu_lanes_impls, (twi_isa)isa, &small, x, w);
-        x[(9 * 30 + 2 * 5 + 2) * 2 + 1] = NAN;      /* image 9, in the vector that is not full: row 2, column 2 */
-        x[(4 * 30 + 0 * 5 + 0) * 2] = INFINITY;     /* image 4: a corner */
+        x[(9 * 30 + 2 * 5 + 2) * 2 + 1] = NAN;  /* image 9, in the vector that is not full: row 2, column 2 */
+        x[(4 * 30 + 0 * 5 + 0) * 2] = INFINITY; /* image 4: a corner */
         float *y = conv_check_forward(twi_cpu_lanes_impls, (twi_isa)isa, &small, x, w);
         for (int i = 0; i < 11 * 30 * 3; i++) {
             int image = i / 90, row = i / 15 % 6, column = i / 3 % 5;
-            if (image == 9 && row >= 1 && row <= 3 && column >= 1 && column <= 3) assert_true(isnan(y[i]));
-            else if (image == 4 && row <= 1 && column <= 1) assert_true(isinf(y[i]));
-            else assert_true(memcmp(&y[i], &clean[i], sizeof(float)) == 0);
+            if (image == 9 && row >= 1 && row <= 3 && column >= 1 && column <= 3)
+                assert_true(isnan(y[i]));
+            else if (image == 4 && row <= 1 && column <= 1)
+                assert_true(isinf(y[i]));
+            else
+                assert_true(memcmp(&y[i], &clean[i], sizeof(float)) == 0);
         }
         impl_release();
     }
@@ -64,7 +69,8 @@ static void not_a_number_travels(void **state) {
     (void)state;
     IMPL_EACH_ISA(isa) {
         if (isa == TWI_ISA_BASELINE) continue;
-        float *x = impl_floats(11 * 30 * 2), *w = impl_floats(3 * 9 * 2), *b = impl_floats(3), *y = impl_floats(11 * 30 * 3);
+        float *x = impl_floats(11 * 30 * 2), *w = impl_floats(3 * 9 * 2), *b = impl_floats(3),
+              *y = impl_floats(11 * 30 * 3);
         x[(2 * 30 + 3 * 5 + 2) * 2] = NAN;
         twi_call call;
         conv_check_call(&call, &small, "conv2d.forward_bias_relu", x, w, b, y);
@@ -140,8 +146,8 @@ static void wants_whole_vectors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_sums_in_double), cmocka_unit_test(strange_numbers_stay_in_their_image),
-        cmocka_unit_test(not_a_number_travels),       cmocka_unit_test(same_call_same_bits),
+        cmocka_unit_test(agrees_with_sums_in_double),    cmocka_unit_test(strange_numbers_stay_in_their_image),
+        cmocka_unit_test(not_a_number_travels),          cmocka_unit_test(same_call_same_bits),
         cmocka_unit_test(refuses_what_others_do_better), cmocka_unit_test(wants_whole_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

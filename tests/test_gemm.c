@@ -71,6 +71,7 @@ static void check_outer(const twi_gemm *gemm, int64_t m, int64_t n, int64_t k, b
     impl_release();
 }
 
+/* clang-format off */
 static const int64_t sizes[][3] = {
     {1, 1, 1}, {1, 1, 7}, {2, 3, 8}, {3, 4, 9}, {4, 5, 15}, {5, 7, 16}, {6, 8, 17}, {7, 9, 31}, {8, 10, 33}, {9, 15, 5},
     {11, 16, 3}, {12, 17, 12}, {13, 31, 2}, {14, 32, 4}, {17, 33, 6}, {25, 63, 10}, {31, 20, 64}, {32, 65, 21}, {33, 10, 84},
@@ -78,6 +79,7 @@ static const int64_t sizes[][3] = {
     {193, 19, 40}, {400, 5, 3},         /* outer: more than one block of rows */
     {5, 6, 1023}, {7, 5, 1024}, {4, 9, 1025}, {3, 3, 2100}, /* dot: more than one depth */
 };
+/* clang-format on */
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static void products_agree_with_sums_in_double(void **state) {
@@ -99,10 +101,12 @@ static void products_agree_with_sums_in_double(void **state) {
 static void bits_depend_on_the_length_of_the_sum_alone(void **state) {
     (void)state;
     enum { M = 197, N = 70, K = 301 };
-    static const int parts[][4] = {{0, 1, 0, 1}, {5, 2, 3, 9}, {190, 7, 60, 10}, {64, 33, 0, 64}, {3, 20, 69, 1}}; /* i, m, j, n */
+    static const int parts[][4] = {
+        {0, 1, 0, 1}, {5, 2, 3, 9}, {190, 7, 60, 10}, {64, 33, 0, 64}, {3, 20, 69, 1}}; /* i, m, j, n */
     IMPL_EACH_ISA(isa) {
         const twi_gemm *gemm = twi_gemm_for((twi_isa)isa);
-        float *a = impl_floats(M * K), *b = impl_floats(N * K), *bias = impl_floats(N), *scratch = impl_floats((int64_t)twi_gemm_outer_scratch());
+        float *a = impl_floats(M * K), *b = impl_floats(N * K), *bias = impl_floats(N),
+              *scratch = impl_floats((int64_t)twi_gemm_outer_scratch());
         float *dot = impl_floats(M * N), *outer = impl_floats(M * N), *part = impl_floats(M * N);
         gemm->dot(M, N, K, a, K, b, K, bias, true, dot, N);
         memset(outer, 0, M * N * sizeof *outer);
@@ -110,10 +114,12 @@ static void bits_depend_on_the_length_of_the_sum_alone(void **state) {
         for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
             int i = parts[p][0], m = parts[p][1], j = parts[p][2], n = parts[p][3];
             gemm->dot(m, n, K, a + i * K, K, b + j * K, K, bias + j, true, part, n);
-            for (int r = 0; r < m; r++) assert_memory_equal(part + r * n, dot + (i + r) * N + j, (size_t)n * sizeof *part);
+            for (int r = 0; r < m; r++)
+                assert_memory_equal(part + r * n, dot + (i + r) * N + j, (size_t)n * sizeof *part);
             memset(part, 0, (size_t)(m * n) * sizeof *part);
             gemm->outer(m, n, K, a + i * K, K, 1, b + j, N, true, part, n, scratch);
-            for (int r = 0; r < m; r++) assert_memory_equal(part + r * n, outer + (i + r) * N + j, (size_t)n * sizeof *part);
+            for (int r = 0; r < m; r++)
+                assert_memory_equal(part + r * n, outer + (i + r) * N + j, (size_t)n * sizeof *part);
         }
         impl_release();
     }
@@ -125,7 +131,8 @@ static void strange_numbers_travel(void **state) {
     enum { M = 7, N = 21, K = 19 };
     IMPL_EACH_ISA(isa) {
         const twi_gemm *gemm = twi_gemm_for((twi_isa)isa);
-        float *a = impl_floats(M * K), *b = impl_floats(N * K), *scratch = impl_floats((int64_t)twi_gemm_outer_scratch());
+        float *a = impl_floats(M * K), *b = impl_floats(N * K),
+              *scratch = impl_floats((int64_t)twi_gemm_outer_scratch());
         float *dot = impl_floats(M * N), *outer = impl_floats(M * N);
         a[5 * K + 18] = NAN;
         a[2 * K + 3] = -INFINITY;
@@ -135,8 +142,10 @@ static void strange_numbers_travel(void **state) {
             assert_int_equal(isnan(dot[i]) != 0, i / N == 5);
             assert_int_equal(isnan(outer[i]) != 0, i / N == 5);
             assert_int_equal(isinf(outer[i]) != 0, i / N == 2);
-            if (i / N == 2) assert_true(b[i % N * K + 3] > 0 ? dot[i] == 0 : dot[i] == INFINITY);
-            else if (i / N != 5) assert_true(dot[i] >= 0 && isfinite(dot[i]));
+            if (i / N == 2)
+                assert_true(b[i % N * K + 3] > 0 ? dot[i] == 0 : dot[i] == INFINITY);
+            else if (i / N != 5)
+                assert_true(dot[i] >= 0 && isfinite(dot[i]));
         }
         impl_release();
     }
@@ -150,7 +159,8 @@ static void rows(twi_call *call, int o, int64_t count, int64_t columns, float *d
 
 static void check_dense(twi_isa isa, int64_t n, int64_t in, int64_t out) {
     float *x = impl_floats(n * in + 1) + 1, *w = impl_floats(out * in + 1) + 1, *y = impl_floats(n * out);
-    float *dy = impl_floats(n * out + 1) + 1, *dx = impl_floats(n * in), *dw = impl_floats(out * in), *b = impl_floats(out);
+    float *dy = impl_floats(n * out + 1) + 1, *dx = impl_floats(n * in), *dw = impl_floats(out * in),
+          *b = impl_floats(out);
     twi_call forward = {.first = true}, biased = forward, data = forward, weights = forward;
     rows(&forward, 0, n, in, x), rows(&forward, 1, out, in, w), rows(&forward, 2, n, out, y);
     rows(&data, 0, n, out, dy), rows(&data, 1, out, in, w), rows(&data, 2, n, in, dx);
@@ -192,7 +202,8 @@ static void check_dense(twi_isa isa, int64_t n, int64_t in, int64_t out) {
 
 static void dense_layers_agree_with_sums_in_double(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 100, 10}, {16, 120, 84}, {33, 84, 10}, {64, 17, 31}, {5, 1030, 3}};
+    static const int64_t shapes[][3] = {{1, 1, 1},    {1, 100, 10}, {16, 120, 84},
+                                        {33, 84, 10}, {64, 17, 31}, {5, 1030, 3}};
     IMPL_EACH_ISA(isa) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             check_dense((twi_isa)isa, shapes[i][0], shapes[i][1], shapes[i][2]);
@@ -213,6 +224,7 @@ static void refuses_other_layouts(void **state) {
 
 /* ---- convolutions ---- */
 
+/* clang-format off */
 /* stride, padding top left bottom right, dilation, groups */
 static const conv_check_case convolutions[] = {
     {3, 3, 7, 9, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},
@@ -236,6 +248,7 @@ static const conv_check_case convolutions[] = {
     {4, 2, 12, 13, 3, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* more positions than a block */
     {1, 260, 4, 4, 5, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* a long patch */
 };
+/* clang-format on */
 
 static void convolutions_agree_with_sums_in_double(void **state) {
     (void)state;

@@ -1,6 +1,7 @@
 /* Fitting: what it learns, the same bytes for any number of threads and workers, batches and averages, stopping, progress, schedules. */
 #define _POSIX_C_SOURCE 200809L /* sigaction, nanosleep */
 #include "small_task.h"
+#include "trainer/trainer.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -330,6 +331,27 @@ static void a_callback_stops_after_an_epoch(void **state) {
     tw_dataset_destroy(data);
 }
 
+static void a_stop_ends_an_evaluation(void **state) {
+    (void)state;
+    tw_dataset *data = task_data(task_context, 40, 5);
+    tw_model *model = task_plain_model(task_context, 2);
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true));
+    twi_feed feed;
+    tw_metrics metrics;
+    CHECK_OK(twi_feed_open(&feed, trainer, TWI_USE_EVALUATE, data));
+    CHECK_OK(twi_trainer_measure(&feed, true, &metrics));
+    assert_int_equal(metrics.samples, 40);
+    tw_trainer_stop(trainer);
+    CHECK_OK(twi_trainer_measure(&feed, true, &metrics)); /* within fit */
+    assert_int_equal(metrics.samples, 0);
+    CHECK_OK(twi_trainer_measure(&feed, false, &metrics)); /* on its own */
+    assert_int_equal(metrics.samples, 40);
+    twi_feed_close(&feed);
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(data);
+}
+
 /* ---- progress ---- */
 
 enum { SLOW_STEPS = 10, NAP_MS = 10 };
@@ -379,6 +401,7 @@ static bool on_step(void *user, const tw_progress *p) {
     assert_int_equal(p->step, c->steps++ % 4 + 1);
     assert_int_equal(p->updates, c->steps);
     assert_int_equal(p->train.samples, p->step * 8);
+    assert_true(p->seconds_left > 0); /* there is an evaluation to come */
     return false;
 }
 
@@ -421,6 +444,7 @@ int main(void) {
         with_context(a_last_batch_of_one_is_never_fatal),
         with_context(the_schedule_spans_the_fit),
         with_context(a_stop_keeps_what_was_done),
+        with_context(a_stop_ends_an_evaluation),
         with_context(a_callback_stops_after_an_epoch),
         with_context(time_left_is_that_of_this_call),
         with_context(callbacks_see_every_step_and_epoch),

@@ -7,7 +7,7 @@
 
 typedef struct twi_backend {
     const char *name; /* "cpu" */
-    bool chunked;     /* runs segments chunk by chunk on workers; otherwise every step is a segment of its own */
+    bool chunked;     /* runs segments chunk by chunk on workers; otherwise such steps are segments of their own */
 
     /* Device of a context. close(NULL) is fine. */
     tw_status (*open)(tw_context *context, const char *device, void **out);

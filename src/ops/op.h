@@ -140,7 +140,7 @@ struct twi_op {
     const char *fused;         /* kernel that must appear when a case is compiled with fusion (fused ops); NULL: none */
 };
 
-/* Ops of a context: seeded from ops.def; a user's ops are added. */
+/* The ops of a context: those of ops.def, in float or, for the double checks, in double. */
 typedef struct twi_registry {
     const twi_op *const *ops; /* ends with NULL */
     size_t real_size;         /* bytes of tw_real in its specification loops: 4, or 8 for the double table of the tests */

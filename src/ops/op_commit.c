@@ -78,7 +78,7 @@ static const twi_kernel advance = {
     .run = advance_run,
 };
 
-/* ---- record: appended to a program by its update pass, never a node of a graph ---- */
+/* ---- record: appended to a program by the lowering pass, never a node of a graph ---- */
 
 static const twi_kernel *const kernels[] = {&check, &check_gradients, &copy, &advance, NULL};
 

@@ -40,11 +40,12 @@ static void walk_row(const twi_conv_shape *s, int64_t row, tap_fn *fn, float *x,
         if (in_y < 0 || in_y >= s->in_h) continue;
         for (int64_t l = 0; l < s->kernel_w; l++) {
             /* Outputs first .. end-1 have this tap inside the image. */
-            int64_t shift = l * s->dilation_w - s->left, first = shift < 0 ? (-shift + s->stride_w - 1) / s->stride_w : 0;
+            int64_t shift = l * s->dilation_w - s->left,
+                    first = shift < 0 ? (-shift + s->stride_w - 1) / s->stride_w : 0;
             int64_t end = shift < s->in_w ? smaller(s->out_w, (s->in_w - 1 - shift) / s->stride_w + 1) : 0;
             if (first >= end) continue;
-            fn(end - first, channels, x + (in_y * s->in_w + first * s->stride_w + shift) * channels, s->stride_w * channels,
-               w + (k * s->kernel_w + l) * channels, y + first * channels);
+            fn(end - first, channels, x + (in_y * s->in_w + first * s->stride_w + shift) * channels,
+               s->stride_w * channels, w + (k * s->kernel_w + l) * channels, y + first * channels);
         }
     }
 }
@@ -74,17 +75,17 @@ static tw_status prepare_for(twi_cpu_site *site, const twi_conv_shape *s) {
 }
 
 /* The three kinds of call differ in where x, w and y stand. */
-#define KIND(kind, at_x, at_w, at_y)                                                                            \
+#define KIND(kind, at_x, at_w, at_y)                                                                               \
     static twi_conv_shape shape_##kind(const twi_call *call) { return twi_conv_shape_of(call, at_x, at_w, at_y); } \
-    static const char *refuse_##kind(const twi_call *call, twi_isa isa) {                                       \
-        twi_conv_shape s = shape_##kind(call);                                                                  \
-        (void)isa;                                                                                              \
-        return refuse(call, &s);                                                                                \
-    }                                                                                                           \
-    static tw_status prepare_##kind(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {           \
-        twi_conv_shape s = shape_##kind(main);                                                                  \
-        (void)tail;                                                                                             \
-        return prepare_for(site, &s);                                                                           \
+    static const char *refuse_##kind(const twi_call *call, twi_isa isa) {                                          \
+        twi_conv_shape s = shape_##kind(call);                                                                     \
+        (void)isa;                                                                                                 \
+        return refuse(call, &s);                                                                                   \
+    }                                                                                                              \
+    static tw_status prepare_##kind(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {              \
+        twi_conv_shape s = shape_##kind(main);                                                                     \
+        (void)tail;                                                                                                \
+        return prepare_for(site, &s);                                                                              \
     }
 KIND(forward, 0, 1, call->operand_count - 1)
 KIND(backward_data, 2, 1, 0)
@@ -129,19 +130,21 @@ static void run_backward_data(const twi_cpu_site *site, const twi_call *call, co
 static void run_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)site;
     twi_conv_shape s = shape_backward_weights(call);
-    float *x = call->operand[0].data, *dy = call->operand[1].data, *dw = call->operand[2].data, *sums = workspace->scratch;
+    float *x = call->operand[0].data, *dy = call->operand[1].data, *dw = call->operand[2].data,
+          *sums = workspace->scratch;
     int64_t taps = s.kernel_h * s.kernel_w;
     memset(sums, 0, (size_t)weights_of(&s) * sizeof *sums);
     for (int64_t row = 0; row < rows_of(&s); row++) walk_row(&s, row, add_to_w, x, sums, dy);
     for (int64_t c = 0; c < s.in_c; c++) {
-        for (int64_t t = 0; t < taps; t++) dw[c * taps + t] = sums[t * s.in_c + c] + (call->first ? 0 : dw[c * taps + t]);
+        for (int64_t t = 0; t < taps; t++)
+            dw[c * taps + t] = sums[t * s.in_c + c] + (call->first ? 0 : dw[c * taps + t]);
     }
 }
 
-#define IMPL(kernel_name, kind)                                                                         \
-    {                                                                                                   \
-        .kernel = "conv2d." #kernel_name, .name = "channelwise", .refuse = refuse_##kind,               \
-        .prepare = prepare_##kind, .run = run_##kernel_name                                             \
+#define IMPL(kernel_name, kind)                                                                                      \
+    {                                                                                                                \
+        .kernel = "conv2d." #kernel_name, .name = "channelwise", .refuse = refuse_##kind, .prepare = prepare_##kind, \
+        .run = run_##kernel_name                                                                                     \
     }
 
 const twi_cpu_impl twi_cpu_channelwise_impls[] = {

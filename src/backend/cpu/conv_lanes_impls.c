@@ -11,7 +11,9 @@ static const twi_lanes *lanes_for(twi_isa isa) {
 }
 
 /* The convolution done: of dy and turned weights, where the gradient of the input is asked for. */
-static twi_conv_shape forward_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 1, call->operand_count - 1); }
+static twi_conv_shape forward_shape(const twi_call *call) {
+    return twi_conv_shape_of(call, 0, 1, call->operand_count - 1);
+}
 static twi_conv_shape backward_data_shape(const twi_call *call) {
     twi_conv_shape forward = twi_conv_shape_of(call, 2, 1, 0);
     return twi_conv_shape_backward(&forward);
@@ -27,7 +29,8 @@ enum { MOST_CHANNELS = 64, MOST_CHANNELS_OF_WEIGHTS = 24, MOST_FLOATS = 4 << 20 
 static double scratch_bound(const twi_conv_shape *s, int64_t width) {
     double columns = (double)s->out_w * (double)s->stride_w + (double)s->kernel_w * (double)s->dilation_w;
     double weights = (double)s->out_c * (double)s->kernel_h * (double)s->kernel_w * (double)s->in_c;
-    return ((double)s->in_h * columns * (double)s->in_c + (double)s->out_w * (double)s->out_c + weights) * (double)width;
+    return ((double)s->in_h * columns * (double)s->in_c + (double)s->out_w * (double)s->out_c + weights) *
+           (double)width;
 }
 
 static const char *refuse(const twi_call *call, twi_isa isa, const twi_conv_shape *s, int64_t most_channels) {
@@ -68,7 +71,8 @@ static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const
     return TW_OK;
 }
 
-static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, const float *bias, bool relu) {
+static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, const float *bias,
+                bool relu) {
     twi_conv_shape s = forward_shape(call);
     lanes_for(site->isa)->forward(&s, call->operand[0].data, call->operand[1].data, bias, relu,
                                   call->operand[call->operand_count - 1].data, workspace->scratch);
@@ -102,7 +106,8 @@ static void begin_backward_data(const twi_cpu_site *site, const twi_call *call, 
     int64_t outs = w_dim[0], ins = w_dim[1], taps = w_dim[2] * w_dim[3];
     for (int64_t o = 0; o < outs; o++) {
         for (int64_t t = 0; t < taps; t++) {
-            for (int64_t i = 0; i < ins; i++) turned[(i * taps + taps - 1 - t) * outs + o] = w[(o * taps + t) * ins + i];
+            for (int64_t i = 0; i < ins; i++)
+                turned[(i * taps + taps - 1 - t) * outs + o] = w[(o * taps + t) * ins + i];
         }
     }
 }
@@ -128,10 +133,10 @@ static void run_backward_weights(const twi_cpu_site *site, const twi_call *call,
 
 /* ---- table ---- */
 
-#define FORWARD(kernel_name, run_fn)                                                                                  \
-    {                                                                                                                 \
-        .kernel = "conv2d." kernel_name, .name = "lanes", .refuse = refuse_forward, .prepare = prepare_forward,       \
-        .run = run_fn, .multiple = multiple                                                                           \
+#define FORWARD(kernel_name, run_fn)                                                                            \
+    {                                                                                                           \
+        .kernel = "conv2d." kernel_name, .name = "lanes", .refuse = refuse_forward, .prepare = prepare_forward, \
+        .run = run_fn, .multiple = multiple                                                                     \
     }
 
 const twi_cpu_impl twi_cpu_lanes_impls[] = {

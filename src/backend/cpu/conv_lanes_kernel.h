@@ -10,10 +10,10 @@
 
 enum {
     QUADS = VEC_WIDTH / 4,
-    TILE_OUTS = 4,   /* output channels of a tile */
-    TILE_MOST = 6,   /* positions, or taps, of a tile */
+    TILE_OUTS = 4,                         /* output channels of a tile */
+    TILE_MOST = 6,                         /* positions, or taps, of a tile */
     TILE_SUMS = VEC_WIDTH == 16 ? 24 : 12, /* of 32 and of 16 registers */
-    BLOCK_FLOATS = 8192, /* of dy at a time, as large as the first-level cache */
+    BLOCK_FLOATS = 8192,                   /* of dy at a time, as large as the first-level cache */
 };
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -40,7 +40,8 @@ static void to_lanes(const float *from, int64_t image, int live, int64_t count, 
         }
     }
     for (; i < count; i++) {
-        for (int lane = 0; lane < VEC_WIDTH; lane++) to[i * VEC_WIDTH + lane] = lane < live ? from[lane * image + i] : 0;
+        for (int lane = 0; lane < VEC_WIDTH; lane++)
+            to[i * VEC_WIDTH + lane] = lane < live ? from[lane * image + i] : 0;
     }
 }
 
@@ -109,7 +110,9 @@ static row_taps row_taps_at(const twi_conv_shape *s, int64_t out_y) {
 
 /* Parts of at most `most`, as even as can be. Part p of them begins here. */
 static inline int64_t part_count(int64_t total, int64_t most) { return (total + most - 1) / most; }
-static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) { return total / parts * p + smaller(p, total % parts); }
+static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) {
+    return total / parts * p + smaller(p, total % parts);
+}
 
 /* How a plane of outs x cells sums is cut into tiles. */
 typedef struct tiling {
@@ -126,7 +129,8 @@ static tiling best_tiling(int64_t outs, int64_t cells) {
         for (int64_t c = 1; c <= TILE_MOST && o * c <= TILE_SUMS; c++) {
             int64_t op = part_count(outs, o), cp = part_count(cells, c), more_o = outs % op, more_c = cells % cp;
             int64_t lo = outs / op, lc = cells / cp;
-            int64_t time = (op - more_o) * (cp - more_c) * tile_time(lo, lc) + more_o * (cp - more_c) * tile_time(lo + 1, lc) +
+            int64_t time = (op - more_o) * (cp - more_c) * tile_time(lo, lc) +
+                           more_o * (cp - more_c) * tile_time(lo + 1, lc) +
                            (op - more_o) * more_c * tile_time(lo, lc + 1) + more_o * more_c * tile_time(lo + 1, lc + 1);
             if (time < best_time) best_time = time, best = (tiling){op, cp};
         }
@@ -227,14 +231,16 @@ static void forward_row(const twi_conv_shape *s, tiling tiles, int64_t out_y, co
         .to_pixel = s->out_c * VEC_WIDTH,
     };
     for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-        int64_t x = part_begin(s->out_w, tiles.cell_parts, cp), cells = part_begin(s->out_w, tiles.cell_parts, cp + 1) - x;
+        int64_t x = part_begin(s->out_w, tiles.cell_parts, cp),
+                cells = part_begin(s->out_w, tiles.cell_parts, cp + 1) - x;
         int64_t first, end;
         column_taps(s, x, cells, &first, &end);
         walk.runs = s->dilation_w == 1 ? 1 : end - first;
         walk.run = s->dilation_w == 1 ? (end - first) * s->in_c : s->in_c;
         walk.image = image + (rows.row * columns + x * s->stride_w + first * s->dilation_w) * pixel;
         for (int64_t op = 0; op < tiles.out_parts; op++) {
-            int64_t o = part_begin(s->out_c, tiles.out_parts, op), outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+            int64_t o = part_begin(s->out_c, tiles.out_parts, op),
+                    outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
             static const float zeros[TILE_OUTS];
             walk.bias = bias ? bias + o : zeros;
             walk.weight = w + o * walk.weight_out + rows.first * kernel_row + first * s->in_c;
@@ -320,8 +326,8 @@ EACH_TILE(WEIGHTS_TILE)
 static void (*const weights_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const weights_walk *) = {EACH_TILE(WEIGHTS_ENTRY)};
 
 /* Adds what rows y .. y+rows-1 of dy, in lanes, contribute to the sums of every weight. */
-static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t y, int64_t rows, const float *image,
-                         const float *dy, float *sums) {
+static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t y, int64_t rows,
+                         const float *image, const float *dy, float *sums) {
     const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
     const int64_t dy_row = s->out_w * s->out_c * VEC_WIDTH, sums_out = s->kernel_h * kernel_row * VEC_WIDTH;
     for (int64_t k = 0; k < s->kernel_h; k++) {
@@ -339,12 +345,15 @@ static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int
             .sums_out = sums_out,
         };
         for (int64_t tap = 0; tap < kernel_row; tap += run) {
-            const float *tap_image = image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
+            const float *tap_image =
+                image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
             for (int64_t op = 0; op < tiles.out_parts; op++) {
-                int64_t o = part_begin(s->out_c, tiles.out_parts, op), outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+                int64_t o = part_begin(s->out_c, tiles.out_parts, op),
+                        outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
                 walk.dy = dy + (first - y) * dy_row + o * VEC_WIDTH;
                 for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-                    int64_t c = part_begin(run, tiles.cell_parts, cp), cells = part_begin(run, tiles.cell_parts, cp + 1) - c;
+                    int64_t c = part_begin(run, tiles.cell_parts, cp),
+                            cells = part_begin(run, tiles.cell_parts, cp + 1) - c;
                     walk.image = tap_image + c * VEC_WIDTH;
                     walk.sums = sums + o * sums_out + (k * kernel_row + tap + c) * VEC_WIDTH;
                     weights_tiles[outs][cells](&walk);
@@ -363,8 +372,10 @@ static int64_t backward_weights_scratch(const twi_conv_shape *s) {
     return image_floats(s) + (block_rows(s) * s->out_w * s->out_c + weights_count(s)) * VEC_WIDTH;
 }
 
-static void backward_weights(const twi_conv_shape *s, const float *x, const float *dy, bool add, float *dw, float *scratch) {
-    const int64_t in = s->in_h * s->in_w * s->in_c, row = s->out_w * s->out_c, out = s->out_h * row, count = weights_count(s);
+static void backward_weights(const twi_conv_shape *s, const float *x, const float *dy, bool add, float *dw,
+                             float *scratch) {
+    const int64_t in = s->in_h * s->in_w * s->in_c, row = s->out_w * s->out_c, out = s->out_h * row,
+                  count = weights_count(s);
     /* Taps that are neighbours in the image and in the kernel: a row of the kernel, or its channels. */
     const int64_t run = s->dilation_w == 1 ? s->kernel_w * s->in_c : s->in_c;
     const int64_t rows = block_rows(s);

@@ -6,17 +6,18 @@
 
 /* How one group of a convolution is cut: a block of output positions (rows of y, counted through all samples) at a time. */
 typedef struct patch_plan {
-    int64_t positions;  /* in all */
-    int64_t block;      /* positions at a time */
+    int64_t positions;   /* in all */
+    int64_t block;       /* positions at a time */
     int64_t in_c, out_c; /* channels of a group */
-    int64_t patch;      /* floats of a patch: kernel_h x kernel_w x in_c */
-    bool direct;        /* a patch is a pixel, without padding: x can be used as it stands */
+    int64_t patch;       /* floats of a patch: kernel_h x kernel_w x in_c */
+    bool direct;         /* a patch is a pixel, without padding: x can be used as it stands */
 } patch_plan;
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static patch_plan plan_of(const twi_conv_shape *s) {
-    patch_plan p = {.positions = s->samples * s->out_h * s->out_w, .in_c = s->in_c / s->groups, .out_c = s->out_c / s->groups};
+    patch_plan p = {
+        .positions = s->samples * s->out_h * s->out_w, .in_c = s->in_c / s->groups, .out_c = s->out_c / s->groups};
     p.patch = s->kernel_h * s->kernel_w * p.in_c;
     /* Patches of a block stay in the second-level cache; yet enough of them to be worth reading all weights for. */
     enum { CACHED = 32768, FEWEST = 48, MOST = 256 };
@@ -103,16 +104,16 @@ static void add_patches(const twi_conv_shape *s, const patch_plan *p, int64_t fr
 /* ---- the three products ---- */
 
 /* Rows of patches of a block and how far apart they are: copied to scratch, or the image's own pixels. */
-static const float *patches_of(const twi_conv_shape *s, const patch_plan *p, int64_t from, int64_t count, const float *image,
-                               float *scratch, int64_t *row) {
+static const float *patches_of(const twi_conv_shape *s, const patch_plan *p, int64_t from, int64_t count,
+                               const float *image, float *scratch, int64_t *row) {
     *row = p->direct ? s->in_c : p->patch;
     if (p->direct) return image + from * s->in_c;
     copy_patches(s, p, from, count, image, scratch);
     return scratch;
 }
 
-void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *w, const float *bias,
-                         bool relu, float *y, float *scratch) {
+void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *w,
+                         const float *bias, bool relu, float *y, float *scratch) {
     patch_plan p = plan_of(s);
     for (int64_t from = 0; from < p.positions; from += p.block) {
         int64_t count = smaller(p.block, p.positions - from), row;
@@ -124,8 +125,8 @@ void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const fl
     }
 }
 
-void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, const float *dy, const float *w, float *dx,
-                               float *scratch) {
+void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, const float *dy, const float *w,
+                               float *dx, float *scratch) {
     patch_plan p = plan_of(s);
     float *patches = scratch + twi_gemm_outer_scratch();
     if (!p.direct) memset(dx, 0, (size_t)(s->samples * s->in_h * s->in_w * s->in_c) * sizeof(float));
@@ -141,8 +142,8 @@ void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, co
     }
 }
 
-void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *dy, bool add,
-                                  float *dw, float *scratch) {
+void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *dy,
+                                  bool add, float *dw, float *scratch) {
     patch_plan p = plan_of(s);
     float *copies = scratch + twi_gemm_outer_scratch();
     for (int64_t from = 0; from < p.positions; from += p.block) {

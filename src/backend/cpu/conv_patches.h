@@ -12,8 +12,8 @@ tw_status twi_patches_scratch(const twi_conv_shape *shape, size_t *floats);
 /* bias may be NULL. Tensors are dense, images N,H,W,C, kernels O,H,W,I; shapes are those of the forward convolution. */
 void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *shape, const float *x, const float *w,
                          const float *bias, bool relu, float *y, float *scratch);
-void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *shape, const float *dy, const float *w, float *dx,
-                               float *scratch);
+void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *shape, const float *dy, const float *w,
+                               float *dx, float *scratch);
 /* add: on top of what dw holds. */
 void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *shape, const float *x, const float *dy,
                                   bool add, float *dw, float *scratch);

@@ -17,7 +17,9 @@ typedef struct twi_conv_shape {
 /* Of a call whose operands x, w and y stand at these places. */
 static inline twi_conv_shape twi_conv_shape_of(const twi_call *call, int x, int w, int y) {
     const twi_conv2d_attrs *a = call->attrs;
-    const int64_t *in = call->operand[x].shape.dim, *kernel = call->operand[w].shape.dim, *out = call->operand[y].shape.dim;
+    const int64_t *in = call->operand[x].shape.dim, *kernel = call->operand[w].shape.dim;
+    const int64_t *out = call->operand[y].shape.dim;
+    /* clang-format off */
     return (twi_conv_shape){
         .samples = in[0], .groups = a->groups,
         .in_h = in[2], .in_w = in[3], .in_c = in[1],
@@ -28,6 +30,7 @@ static inline twi_conv_shape twi_conv_shape_of(const twi_call *call, int x, int 
         .top = a->pad_top, .left = a->pad_left,
         .spread_h = 1, .spread_w = 1,
     };
+    /* clang-format on */
 }
 
 /* The gradient of a convolution's input is itself a convolution: of dy, with the kernel turned by half a circle. */

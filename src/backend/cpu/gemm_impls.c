@@ -45,7 +45,8 @@ static void dense_forward_bias(const twi_cpu_site *site, const twi_call *call, c
     (void)workspace;
     run_dense_forward(site, call, call->operand[2].data, false);
 }
-static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *call,
+                                    const twi_cpu_workspace *workspace) {
     (void)workspace;
     run_dense_forward(site, call, call->operand[2].data, true);
 }
@@ -53,7 +54,8 @@ static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *ca
 static void dense_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *dy = &call->operand[0], *w = &call->operand[1], *dx = &call->operand[2];
     int64_t samples = dy->shape.dim[0], out = w->shape.dim[0], in = w->shape.dim[1];
-    twi_gemm_for(site->isa)->outer(samples, in, out, dy->data, out, 1, w->data, in, false, dx->data, in, workspace->scratch);
+    twi_gemm_for(site->isa)->outer(samples, in, out, dy->data, out, 1, w->data, in, false, dx->data, in,
+                                   workspace->scratch);
 }
 
 /* A range of rows of dw, from the whole batch. */
@@ -71,7 +73,9 @@ static const char *refuse_conv(const twi_call *call, twi_isa isa) {
     return twi_conv_refuse_layout(call);
 }
 
-static twi_conv_shape forward_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 1, call->operand_count - 1); }
+static twi_conv_shape forward_shape(const twi_call *call) {
+    return twi_conv_shape_of(call, 0, 1, call->operand_count - 1);
+}
 static twi_conv_shape backward_data_shape(const twi_call *call) { return twi_conv_shape_of(call, 2, 1, 0); }
 static twi_conv_shape backward_weights_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 2, 1); }
 
@@ -117,8 +121,8 @@ static void conv_backward_data(const twi_cpu_site *site, const twi_call *call, c
 
 static void conv_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_conv_shape shape = backward_weights_shape(call);
-    twi_patches_backward_weights(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data, !call->first,
-                                 call->operand[2].data, workspace->scratch);
+    twi_patches_backward_weights(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data,
+                                 !call->first, call->operand[2].data, workspace->scratch);
 }
 
 /* ---- table ---- */

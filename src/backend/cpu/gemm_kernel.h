@@ -14,12 +14,15 @@ static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Parts of at most `most`, as even as can be: five rows are 3 + 2, not 3 + 1 + 1. Part p of them begins here. */
 static inline int64_t part_count(int64_t total, int64_t most) { return (total + most - 1) / most; }
-static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) { return total / parts * p + smaller(p, total % parts); }
+static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) {
+    return total / parts * p + smaller(p, total % parts);
+}
 
 /* ---- dot ---- */
 
 /* rows x 4 sums along k, each in the elements of a vector, which are added up at the end. */
-VEC_INLINE void dot_tile(const int rows, int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]) {
+VEC_INLINE void dot_tile(const int rows, int64_t k, const float *a, int64_t a_row, const float *const b[4],
+                         quad sum[]) {
     vec s[DOT_ROWS][4];
     VEC_UNROLL
     for (int i = 0; i < rows; i++) {
@@ -50,9 +53,9 @@ VEC_INLINE void dot_tile(const int rows, int64_t k, const float *a, int64_t a_ro
 }
 
 typedef void dot_tile_fn(int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]);
-#define DOT_TILE(rows) \
+#define DOT_TILE(rows)                                                                                           \
     static void dot_tile_##rows(int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]) { \
-        dot_tile(rows, k, a, a_row, b, sum); \
+        dot_tile(rows, k, a, a_row, b, sum);                                                                     \
     }
 DOT_TILE(1)
 DOT_TILE(2)
@@ -62,16 +65,18 @@ DOT_TILE(4)
 DOT_TILE(5)
 DOT_TILE(6)
 #endif
+/* clang-format off */
 static dot_tile_fn *const dot_tiles[DOT_ROWS + 1] = {
     NULL, dot_tile_1, dot_tile_2, dot_tile_3,
 #if VEC_WIDTH == 16
     dot_tile_4, dot_tile_5, dot_tile_6,
 #endif
 };
+/* clang-format on */
 
 /* What a block of k does with its sums: the first starts from the bias, the others from c, the last may apply relu. */
-static void dot_put(const quad *sum, int64_t rows, int columns, const float *start, int64_t start_row, bool relu, float *c,
-                    int64_t c_row) {
+static void dot_put(const quad *sum, int64_t rows, int columns, const float *start, int64_t start_row, bool relu,
+                    float *c, int64_t c_row) {
     for (int64_t r = 0; r < rows; r++, c += c_row, start += start_row) {
         quad value = sum[r];
         if (columns == 4) {
@@ -93,14 +98,14 @@ static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, 
         bool first = from == 0, last = from + DOT_DEPTH >= k;
         for (int64_t j = 0; j < n; j += 4) {
             int columns = (int)smaller(4, n - j);
-            const float *rows_of_b[4];
+            const float *start = bias ? bias + j : zeros, *rows_of_b[4];
             for (int q = 0; q < 4; q++) rows_of_b[q] = b + (j + smaller(q, columns - 1)) * b_row + from;
             for (int64_t p = 0; p < tiles; p++) {
                 int64_t i = part_begin(m, tiles, p), rows = part_begin(m, tiles, p + 1) - i;
                 float *to = c + i * c_row + j;
                 quad sum[DOT_ROWS];
                 dot_tiles[rows](smaller(DOT_DEPTH, k - from), a + i * a_row + from, a_row, rows_of_b, sum);
-                dot_put(sum, rows, columns, !first ? to : bias ? bias + j : zeros, first ? 0 : c_row, relu && last, to, c_row);
+                dot_put(sum, rows, columns, first ? start : to, first ? 0 : c_row, relu && last, to, c_row);
             }
         }
     }
@@ -131,10 +136,10 @@ VEC_INLINE void outer_tile(const int rows, int64_t k, const float *a, const floa
 }
 
 typedef void outer_tile_fn(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c, int64_t c_row);
-#define OUTER_TILE(rows)                                                                                            \
-    static void outer_tile_##rows(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c,     \
-                                  int64_t c_row) {                                                                  \
-        outer_tile(rows, k, a, b, b_row, add, c, c_row);                                                            \
+#define OUTER_TILE(rows)                                                                                        \
+    static void outer_tile_##rows(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c, \
+                                  int64_t c_row) {                                                              \
+        outer_tile(rows, k, a, b, b_row, add, c, c_row);                                                        \
     }
 OUTER_TILE(1)
 OUTER_TILE(2)
@@ -150,12 +155,14 @@ OUTER_TILE(10)
 OUTER_TILE(11)
 OUTER_TILE(12)
 #endif
+/* clang-format off */
 static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1] = {
     NULL, outer_tile_1, outer_tile_2, outer_tile_3, outer_tile_4, outer_tile_5, outer_tile_6,
 #if VEC_WIDTH == 16
     outer_tile_7, outer_tile_8, outer_tile_9, outer_tile_10, outer_tile_11, outer_tile_12,
 #endif
 };
+/* clang-format on */
 
 /* Copies rows of a block into working order: tile after tile, for every k the tile's rows side by side. */
 static void pack_a(int64_t m, int64_t k, const float *a, int64_t a_row, int64_t a_step, float *to) {
@@ -181,8 +188,8 @@ static void pack_b(int64_t k, int64_t columns, const float *b, int64_t b_row, fl
 }
 
 /* One block of rows and of k, its rows packed: panel by panel of columns. Many rows are worth a copy of the panel. */
-static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c,
-                        int64_t c_row, float *panel) {
+static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t b_row, bool add,
+                        float *c, int64_t c_row, float *panel) {
     int64_t tiles = part_count(m, OUTER_ROWS);
     for (int64_t j = 0; j < n; j += PANEL) {
         int64_t columns = smaller(PANEL, n - j);
@@ -202,7 +209,8 @@ static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const f
             float edge[OUTER_ROWS * PANEL];
             outer_tiles[rows](k, a + i * k, columns_of_b, step, false, edge, PANEL);
             for (int64_t r = 0; r < rows; r++) {
-                for (int64_t q = 0; q < columns; q++) to[r * c_row + q] = edge[r * PANEL + q] + (add ? to[r * c_row + q] : 0);
+                for (int64_t q = 0; q < columns; q++)
+                    to[r * c_row + q] = edge[r * PANEL + q] + (add ? to[r * c_row + q] : 0);
             }
         }
     }

@@ -96,16 +96,16 @@ VEC_INLINE void vec_to_quads(float *const p[VEC_WIDTH / 4], vec v) {
 }
 
 /* The same choice within every quad of a and b: 0..3 is an element of a, 4..7 one of b. */
-#define VEC_PICK(i, q) ((i) < 4 ? 4 * (q) + (i) : VEC_WIDTH + 4 * (q) + (i) - 4)
+#define VEC_PICK(i, q) ((i) < 4 ? 4 * (q) + (i) : VEC_WIDTH + 4 * (q) + (i)-4)
 #define VEC_PICK4(q, i, j, k, l) VEC_PICK(i, q), VEC_PICK(j, q), VEC_PICK(k, q), VEC_PICK(l, q)
 #if VEC_WIDTH == 4
 #define VEC_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, VEC_PICK4(0, __VA_ARGS__))
 #elif VEC_WIDTH == 8
 #define VEC_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, VEC_PICK4(0, __VA_ARGS__), VEC_PICK4(1, __VA_ARGS__))
 #else
-#define VEC_SHUFFLE(a, b, ...)                                                            \
-    __builtin_shufflevector(a, b, VEC_PICK4(0, __VA_ARGS__), VEC_PICK4(1, __VA_ARGS__),   \
-                            VEC_PICK4(2, __VA_ARGS__), VEC_PICK4(3, __VA_ARGS__))
+#define VEC_SHUFFLE(a, b, ...)                                                                                     \
+    __builtin_shufflevector(a, b, VEC_PICK4(0, __VA_ARGS__), VEC_PICK4(1, __VA_ARGS__), VEC_PICK4(2, __VA_ARGS__), \
+                            VEC_PICK4(3, __VA_ARGS__))
 #endif
 
 /* Transposes every 4x4 block: afterwards quad q of v[i] holds element i of the four quads q. */

@@ -14,14 +14,15 @@ typedef struct arguments {
     uint64_t seed;
 } arguments;
 
-static const char usage[] = "usage: cifar_resnet DIR [--epochs N] [--save FILE] [--threads N] [--workers N] [--seed N] [--help]\n"
-                            "\n"
-                            "  DIR          the data set's binary files: data_batch_*.bin and test_batch.bin\n"
-                            "  --epochs N   times through the training set (default: 10)\n"
-                            "  --save FILE  save the weights as safetensors\n"
-                            "  --threads N  threads to work with (default: all processors)\n"
-                            "  --workers N  threads that prepare batches beside them (default: 1)\n"
-                            "  --seed N     of weights, order and augmentation (default: 1)\n";
+static const char usage[] =
+    "usage: cifar_resnet DIR [--epochs N] [--save FILE] [--threads N] [--workers N] [--seed N] [--help]\n"
+    "\n"
+    "  DIR          the data set's binary files: data_batch_*.bin and test_batch.bin\n"
+    "  --epochs N   times through the training set (default: 10)\n"
+    "  --save FILE  save the weights as safetensors\n"
+    "  --threads N  threads to work with (default: all processors)\n"
+    "  --workers N  threads that prepare batches beside them (default: 1)\n"
+    "  --seed N     of weights, order and augmentation (default: 1)\n";
 
 static void check(tw_status status) {
     if (status == TW_OK) return;
@@ -38,17 +39,32 @@ static uint64_t number(const char *text, uint64_t largest) {
 }
 
 static arguments parse(int argc, char **argv) {
-    static const struct option options[] = {{"epochs", 1, NULL, 'e'}, {"save", 1, NULL, 'o'}, {"threads", 1, NULL, 't'}, {"workers", 1, NULL, 'w'},
-                                            {"seed", 1, NULL, 's'},   {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"epochs", 1, NULL, 'e'}, {"save", 1, NULL, 'o'}, {"threads", 1, NULL, 't'}, {"workers", 1, NULL, 'w'},
+        {"seed", 1, NULL, 's'},   {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
     arguments a = {NULL, NULL, 10, 0, 1, 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
-        case 'e': a.epochs = (int)number(optarg, 100000); break;
-        case 'o': a.save = optarg; break;
-        case 't': a.threads = (int)number(optarg, 1024); break;
-        case 'w': a.workers = (int)number(optarg, 64); break;
-        case 's': a.seed = number(optarg, UINT64_MAX); break;
-        case 'h': fputs(usage, stdout); exit(0);
-        default: fputs(usage, stderr); exit(2);
+        case 'e':
+            a.epochs = (int)number(optarg, 100000);
+            break;
+        case 'o':
+            a.save = optarg;
+            break;
+        case 't':
+            a.threads = (int)number(optarg, 1024);
+            break;
+        case 'w':
+            a.workers = (int)number(optarg, 64);
+            break;
+        case 's':
+            a.seed = number(optarg, UINT64_MAX);
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            exit(2);
         }
     if (optind != argc - 1) {
         fputs(usage, stderr);
@@ -64,8 +80,8 @@ static bool show_step(void *user, const tw_progress *p) {
     bool last = p->step == p->steps;
     if (!isatty(STDERR_FILENO) || (p->seconds - *shown < 0.2 && !last)) return false;
     *shown = p->seconds;
-    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %.0f s left   ", p->epoch + 1, p->epochs, (long long)p->step,
-            (long long)p->steps, p->train.loss, p->images_per_second, p->seconds_left);
+    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %.0f s left   ", p->epoch + 1, p->epochs,
+            (long long)p->step, (long long)p->steps, p->train.loss, p->images_per_second, p->seconds_left);
     if (last) fprintf(stderr, "\r%79s\r", "");
     fflush(stderr);
     return false;
@@ -73,8 +89,10 @@ static bool show_step(void *user, const tw_progress *p) {
 
 static bool show_epoch(void *user, const tw_progress *p) {
     (void)user;
-    printf("epoch %d/%d: rate %.4f, train loss %.4f, accuracy %.2f %%; test loss %.4f, accuracy %.2f %%; %.0f images/s\n", p->epoch + 1,
-           p->epochs, p->learning_rate, p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1, p->images_per_second);
+    printf(
+        "epoch %d/%d: rate %.4f, train loss %.4f, accuracy %.2f %%; test loss %.4f, accuracy %.2f %%; %.0f images/s\n",
+        p->epoch + 1, p->epochs, p->learning_rate, p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1,
+        p->images_per_second);
     fflush(stdout);
     return false;
 }
@@ -94,8 +112,9 @@ static void show_classes(tw_trainer *trainer, const tw_dataset *test) {
             if (c != actual && row[c] > row[rival]) rival = c;
         }
         if (count && classes > 1)
-            printf("%-12s %6.2f %% right; taken for %s: %.2f %%\n", tw_dataset_get_class_name(test, actual), 100.0 * (double)row[actual] / (double)count,
-                   tw_dataset_get_class_name(test, rival), 100.0 * (double)row[rival] / (double)count);
+            printf("%-12s %6.2f %% right; taken for %s: %.2f %%\n", tw_dataset_get_class_name(test, actual),
+                   100.0 * (double)row[actual] / (double)count, tw_dataset_get_class_name(test, rival),
+                   100.0 * (double)row[rival] / (double)count);
     }
     free(matrix);
 }
@@ -112,14 +131,21 @@ int main(int argc, char **argv) {
     check(tw_model_create(&model, context));
     tw_value *logits = tw_zoo_resnet20(model, tw_input(model, 3, 32, 32), tw_dataset_get_classes(train), NULL);
     check(tw_model_build(model, logits, TW_OPTIONS(model, .seed = a.seed)));
-    printf("%lld images to learn from, %lld to be tested on; %lld weights, seed %llu\n", (long long)tw_dataset_count(train),
-           (long long)tw_dataset_count(test), (long long)tw_model_count_weights(model), (unsigned long long)a.seed);
+    printf("%lld images to learn from, %lld to be tested on; %lld weights, seed %llu\n",
+           (long long)tw_dataset_count(train), (long long)tw_dataset_count(test),
+           (long long)tw_model_count_weights(model), (unsigned long long)a.seed);
 
     double shown = -1;
-    tw_optimizer_options sgd = {
-        .kind = TW_SGD, .learning_rate = 0.1, .momentum = 0.9f, .nesterov = true, .weight_decay = 5e-4f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
-    check(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 128, .optimizer = sgd, .warmup_epochs = 1, .flip = true,
-                                                        .crop_padding = 4, .workers = a.workers, .on_step = show_step, .on_epoch = show_epoch, .user = &shown)));
+    tw_optimizer_options sgd = {.kind = TW_SGD,
+                                .learning_rate = 0.1,
+                                .momentum = 0.9f,
+                                .nesterov = true,
+                                .weight_decay = 5e-4f,
+                                .schedule = {.kind = TW_SCHEDULE_COSINE}};
+    check(tw_trainer_create(&trainer, model,
+                            TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 128, .optimizer = sgd, .warmup_epochs = 1,
+                                       .flip = true, .crop_padding = 4, .workers = a.workers, .on_step = show_step,
+                                       .on_epoch = show_epoch, .user = &shown)));
     check(tw_trainer_fit(trainer, train, test));
     if (a.save) check(tw_model_save(model, a.save));
     show_classes(trainer, test);

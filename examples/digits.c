@@ -48,17 +48,32 @@ static uint64_t number(const char *text, uint64_t largest) {
 }
 
 static arguments parse(int argc, char **argv) {
-    static const struct option options[] = {{"data", 1, NULL, 'd'}, {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'}, {"threads", 1, NULL, 't'},
-                                            {"seed", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"data", 1, NULL, 'd'},    {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'},
+                                            {"threads", 1, NULL, 't'}, {"seed", 1, NULL, 's'}, {"help", 0, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     arguments a = {DIGITS_DIR, ".", 20, 0, 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
-        case 'd': a.data = optarg; break;
-        case 'o': a.out = optarg; break;
-        case 'e': a.epochs = (int)number(optarg, 100000); break;
-        case 't': a.threads = (int)number(optarg, 1024); break;
-        case 's': a.seed = number(optarg, UINT64_MAX); break;
-        case 'h': fputs(usage, stdout); exit(0);
-        default: fputs(usage, stderr); exit(2);
+        case 'd':
+            a.data = optarg;
+            break;
+        case 'o':
+            a.out = optarg;
+            break;
+        case 'e':
+            a.epochs = (int)number(optarg, 100000);
+            break;
+        case 't':
+            a.threads = (int)number(optarg, 1024);
+            break;
+        case 's':
+            a.seed = number(optarg, UINT64_MAX);
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            exit(2);
         }
     if (optind < argc) leave("unexpected argument: ", argv[optind]);
     return a;
@@ -74,8 +89,8 @@ static bool show_step(void *user, const tw_progress *p) {
     *shown = p->seconds;
     char left[32] = "--";
     if (p->seconds_left >= 0) snprintf(left, sizeof left, "%.0f s", p->seconds_left);
-    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %s left   ", p->epoch + 1, p->epochs, (long long)p->step,
-            (long long)p->steps, p->train.loss, p->images_per_second, left);
+    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %s left   ", p->epoch + 1, p->epochs,
+            (long long)p->step, (long long)p->steps, p->train.loss, p->images_per_second, left);
     if (last) fprintf(stderr, "\r%79s\r", "");
     fflush(stderr);
     return false;
@@ -83,8 +98,9 @@ static bool show_step(void *user, const tw_progress *p) {
 
 static bool show_epoch(void *user, const tw_progress *p) {
     (void)user;
-    printf("epoch %2d/%d: train loss %.4f, accuracy %6.2f %%; test loss %.4f, accuracy %6.2f %%; %.0f images/s\n", p->epoch + 1, p->epochs,
-           p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1, p->images_per_second);
+    printf("epoch %2d/%d: train loss %.4f, accuracy %6.2f %%; test loss %.4f, accuracy %6.2f %%; %.0f images/s\n",
+           p->epoch + 1, p->epochs, p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1,
+           p->images_per_second);
     fflush(stdout);
     return false;
 }
@@ -147,14 +163,17 @@ int main(int argc, char **argv) {
     check(tw_dataset_open(&test, context, a.data, TW_TEST, NULL));
     check(tw_model_create(&model, context));
     check(tw_model_build(model, network(model), TW_OPTIONS(model, .seed = a.seed)));
-    printf("%lld digits to learn from, %lld to be tested on; %lld weights, seed %llu, device %s, %d threads\n", (long long)tw_dataset_count(train),
-           (long long)tw_dataset_count(test), (long long)tw_model_count_weights(model), (unsigned long long)a.seed, tw_context_get_device(context),
+    printf("%lld digits to learn from, %lld to be tested on; %lld weights, seed %llu, device %s, %d threads\n",
+           (long long)tw_dataset_count(train), (long long)tw_dataset_count(test),
+           (long long)tw_model_count_weights(model), (unsigned long long)a.seed, tw_context_get_device(context),
            tw_context_get_threads(context));
 
     double shown = -1;
-    tw_optimizer_options optimizer = {.kind = TW_ADAMW, .learning_rate = 3e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
-    check(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 32, .optimizer = optimizer, .on_step = show_step,
-                                                        .on_epoch = show_epoch, .user = &shown)));
+    tw_optimizer_options optimizer = {
+        .kind = TW_ADAMW, .learning_rate = 3e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
+    check(tw_trainer_create(&trainer, model,
+                            TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 32, .optimizer = optimizer,
+                                       .on_step = show_step, .on_epoch = show_epoch, .user = &shown)));
     stop_on_interrupt(trainer);
     tw_status status = tw_trainer_fit(trainer, train, test);
     if (status != TW_STOPPED) check(status);

@@ -19,13 +19,14 @@ static uint64_t number(const char *text) {
 
 static bool show_epoch(void *user, const tw_progress *p) {
     (void)user;
-    printf("epoch %d/%d: train loss %.4f; test loss %.4f, accuracy %.2f %%; %.0f images/s\n", p->epoch + 1, p->epochs, p->train.loss,
-           p->test.loss, 100 * p->test.top1, p->images_per_second);
+    printf("epoch %d/%d: train loss %.4f; test loss %.4f, accuracy %.2f %%; %.0f images/s\n", p->epoch + 1, p->epochs,
+           p->train.loss, p->test.loss, 100 * p->test.top1, p->images_per_second);
     return fflush(stdout) != 0; /* nobody reads any more: stop */
 }
 
 int main(int argc, char **argv) {
-    static const struct option names[] = {{"epochs", 1, 0, 'e'}, {"threads", 1, 0, 't'}, {"seed", 1, 0, 's'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+    static const struct option names[] = {
+        {"epochs", 1, 0, 'e'}, {"threads", 1, 0, 't'}, {"seed", 1, 0, 's'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
     uint64_t epochs = 5, threads = 0, seed = 1;
     for (int option; (option = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
         if (option == 'e') epochs = number(optarg);
@@ -45,8 +46,11 @@ int main(int argc, char **argv) {
     check(tw_dataset_open(&test, context, argv[optind], TW_TEST, NULL));
     check(tw_model_create(&model, context));
     check(tw_model_build(model, tw_zoo_lenet5(model, tw_input(model, 1, 28, 28), 10), TW_OPTIONS(model, .seed = seed)));
-    tw_optimizer_options adamw = {.kind = TW_ADAMW, .learning_rate = 1e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
-    check(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .epochs = (int)epochs, .batch = 64, .optimizer = adamw, .on_epoch = show_epoch)));
+    tw_optimizer_options adamw = {
+        .kind = TW_ADAMW, .learning_rate = 1e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
+    check(tw_trainer_create(
+        &trainer, model,
+        TW_OPTIONS(trainer, .epochs = (int)epochs, .batch = 64, .optimizer = adamw, .on_epoch = show_epoch)));
     check(tw_trainer_fit(trainer, train, test));
     tw_metrics result;
     check(tw_trainer_evaluate(trainer, test, &result));

@@ -38,7 +38,9 @@ typedef struct programs {
     tw_program *full, *rest;
 } programs;
 
-static tw_program *program_for(const programs *p, const tw_batch *batch) { return batch->count == BATCH ? p->full : p->rest; }
+static tw_program *program_for(const programs *p, const tw_batch *batch) {
+    return batch->count == BATCH ? p->full : p->rest;
+}
 
 static programs make_programs(tw_model *model, const tw_dataset *data, const tw_program_options *options) {
     programs p = {NULL, NULL};
@@ -55,8 +57,8 @@ static void destroy_programs(programs *p) {
 
 /* One time through a data set. Runs the programs on every batch; returns how many samples were classified right. A training program's
  * run is all of a step: forward, loss, backward, update. */
-static int64_t run_epoch(tw_loader *loader, int64_t epoch, const programs *p, const tw_value *images, const tw_value *labels, const tw_value *guess,
-                         double *mean_loss) {
+static int64_t run_epoch(tw_loader *loader, int64_t epoch, const programs *p, const tw_value *images,
+                         const tw_value *labels, const tw_value *guess, double *mean_loss) {
     int64_t samples = 0, right = 0;
     double loss = 0;
     check(tw_loader_start(loader, epoch, 0));
@@ -91,8 +93,10 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
     tw_normalization normalization = {.channels = 1};
     check(tw_dataset_measure(train_set, normalization.mean, normalization.deviation));
     tw_loader *train_loader, *test_loader;
-    check(tw_loader_create(&train_loader, train_set, TW_OPTIONS(loader, .batch = BATCH, .seed = seed, .normalization = normalization)));
-    check(tw_loader_create(&test_loader, test_set, TW_OPTIONS(loader, .batch = BATCH, .no_shuffle = true, .normalization = normalization)));
+    check(tw_loader_create(&train_loader, train_set,
+                           TW_OPTIONS(loader, .batch = BATCH, .seed = seed, .normalization = normalization)));
+    check(tw_loader_create(&test_loader, test_set,
+                           TW_OPTIONS(loader, .batch = BATCH, .no_shuffle = true, .normalization = normalization)));
 
     /* The graph: from images to logits; then, with the labels, to the loss. What is to be measured is part of it too. */
     tw_model *model;
@@ -112,7 +116,8 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
     optimizer.learning_rate = 3e-3;
     optimizer.schedule.kind = TW_SCHEDULE_COSINE;
     optimizer.schedule.total = epochs * tw_loader_count(train_loader);
-    tw_program_options options = {sizeof options, .losses = &loss, .loss_count = 1, .outputs = &guess, .output_count = 1};
+    tw_program_options options = {sizeof options, .losses = &loss, .loss_count = 1, .outputs = &guess,
+                                  .output_count = 1};
     programs test_programs = make_programs(model, test_set, &options);
     options.train = true;
     options.optimizer = &optimizer;
@@ -123,7 +128,8 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
         double train_loss, test_loss;
         run_epoch(train_loader, epoch, &train_programs, images, labels, guess, &train_loss);
         right = run_epoch(test_loader, 0, &test_programs, images, labels, guess, &test_loss);
-        printf("epoch %2d/%d: rate %.6f, train loss %.4f, test loss %.4f\n", epoch + 1, epochs, tw_model_get_learning_rate(model), train_loss, test_loss);
+        printf("epoch %2d/%d: rate %.6f, train loss %.4f, test loss %.4f\n", epoch + 1, epochs,
+               tw_model_get_learning_rate(model), train_loss, test_loss);
     }
     printf("test accuracy %.2f %%\n", 100.0 * (double)right / (double)tw_dataset_count(test_set));
 
@@ -145,12 +151,24 @@ int main(int argc, char **argv) {
     int epochs = 10, threads = 0;
     uint64_t seed = 1;
     for (int option; (option = getopt_long(argc, argv, "h", names, NULL)) != -1;) switch (option) {
-        case 'd': folder = optarg; break;
-        case 'e': epochs = (int)number(optarg, 100000); break;
-        case 't': threads = (int)number(optarg, 1024); break;
-        case 's': seed = number(optarg, UINT64_MAX); break;
-        case 'h': fputs(usage, stdout); return 0;
-        default: fputs(usage, stderr); return 2;
+        case 'd':
+            folder = optarg;
+            break;
+        case 'e':
+            epochs = (int)number(optarg, 100000);
+            break;
+        case 't':
+            threads = (int)number(optarg, 1024);
+            break;
+        case 's':
+            seed = number(optarg, UINT64_MAX);
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return 0;
+        default:
+            fputs(usage, stderr);
+            return 2;
         }
     if (optind < argc || epochs < 1) {
         fputs(usage, stderr);

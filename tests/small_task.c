@@ -18,17 +18,21 @@ tw_dataset *task_data_labelled(tw_context *context, int64_t count, uint32_t seed
         own[i] = labels ? labels[i] : (int32_t)(i % TASK_CLASSES);
         for (int p = 0; p < TASK_PIXELS; p++) {
             uint32_t noise = hashed(seed + (uint32_t)i * TASK_PIXELS + (uint32_t)p) % 120;
-            images[i * TASK_PIXELS + p] = (uint8_t)(noise + (p / (TASK_PIXELS / TASK_CLASSES) == (int)(i % TASK_CLASSES) ? 130 : 0));
+            images[i * TASK_PIXELS + p] =
+                (uint8_t)(noise + (p / (TASK_PIXELS / TASK_CLASSES) == (int)(i % TASK_CLASSES) ? 130 : 0));
         }
     }
     tw_dataset *data;
-    CHECK_OK(tw_dataset_create_from(&data, context, TW_U8, images, count, 1, TASK_SIDE, TASK_SIDE, own, TW_OPTIONS(dataset, .classes = classes)));
+    CHECK_OK(tw_dataset_create_from(&data, context, TW_U8, images, count, 1, TASK_SIDE, TASK_SIDE, own,
+                                    TW_OPTIONS(dataset, .classes = classes)));
     free(images);
     free(own);
     return data;
 }
 
-tw_dataset *task_data(tw_context *context, int64_t count, uint32_t seed) { return task_data_labelled(context, count, seed, NULL, TASK_CLASSES); }
+tw_dataset *task_data(tw_context *context, int64_t count, uint32_t seed) {
+    return task_data_labelled(context, count, seed, NULL, TASK_CLASSES);
+}
 
 tw_model *task_model(tw_context *context, uint64_t seed) {
     tw_model *model;

@@ -4,8 +4,10 @@
 
 #include <math.h>
 
-#define ADAM {.kind = TW_ADAMW, .learning_rate = 0.02}
-#define STANDSTILL {.kind = TW_SGD, .learning_rate = 1e-30}
+#define ADAM \
+    { .kind = TW_ADAMW, .learning_rate = 0.02 }
+#define STANDSTILL \
+    { .kind = TW_SGD, .learning_rate = 1e-30 }
 
 enum { COUNT = 10 };
 
@@ -30,7 +32,8 @@ static void every_sample_counts_once(void **state) {
     tw_model *model = task_plain_model(task_context, 1);
     always_first(model, 10);
     for (int batch = 1; batch <= 12; batch++) {
-        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true, .evaluation_batch = batch));
+        tw_trainer *trainer =
+            trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true, .evaluation_batch = batch));
         tw_metrics metrics;
         int32_t predicted[COUNT];
         int64_t matrix[TASK_CLASSES * TASK_CLASSES];
@@ -117,7 +120,8 @@ static void samples_are_normalised(void **state) {
 
     const uint8_t *bytes = tw_dataset_get_images(data);
     for (int i = 0; i < COUNT * TASK_PIXELS; i++) images[i] = ((float)bytes[i] / 255 - 0.25f) / 0.125f;
-    CHECK_OK(tw_dataset_create_from(&floats, task_context, TW_F32, images, COUNT, 1, TASK_SIDE, TASK_SIDE, tw_dataset_get_labels(data), NULL));
+    CHECK_OK(tw_dataset_create_from(&floats, task_context, TW_F32, images, COUNT, 1, TASK_SIDE, TASK_SIDE,
+                                    tw_dataset_get_labels(data), NULL));
     tw_metrics expected, metrics;
     trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true));
     CHECK_OK(tw_trainer_evaluate(trainer, floats, &expected));
@@ -158,7 +162,8 @@ static void evaluating_does_not_change_training(void **state) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         tw_model *model = task_model(task_context, 4);
         tw_trainer *trainer = NULL;
-        trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 4, .batch = 16, .optimizer = ADAM, .evaluate_every = ways[i].every,
+        trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 4, .batch = 16, .optimizer = ADAM,
+                                               .evaluate_every = ways[i].every,
                                                .on_step = ways[i].within ? evaluate_within : NULL, .user = &trainer));
         CHECK_OK(tw_trainer_fit(trainer, train, ways[i].test ? test : NULL));
         tw_history_row row;
@@ -182,7 +187,8 @@ static void evaluation_is_its_own_mode(void **state) {
     (void)state;
     tw_dataset *train = task_data(task_context, 60, 1), *test = task_data(task_context, 50, 99);
     tw_model *model = task_model(task_context, 4);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 16, .optimizer = STANDSTILL, .flip = true, .crop_padding = 2));
+    tw_trainer *trainer =
+        trainer_of(model, TW_OPTIONS(trainer, .batch = 16, .optimizer = STANDSTILL, .flip = true, .crop_padding = 2));
     CHECK_OK(tw_trainer_fit(trainer, train, NULL));
     size_t count;
     float *bytes = task_parameters(model, &count);
@@ -193,7 +199,8 @@ static void evaluation_is_its_own_mode(void **state) {
     assert_true(task_unchanged(model, bytes));
     free(bytes);
     for (int batch = 1; batch < 60; batch += 8) {
-        tw_trainer *small = trainer_of(model, TW_OPTIONS(trainer, .evaluation_batch = batch, .normalization = tw_trainer_get_normalization(trainer)));
+        tw_trainer *small = trainer_of(model, TW_OPTIONS(trainer, .evaluation_batch = batch,
+                                                         .normalization = tw_trainer_get_normalization(trainer)));
         CHECK_OK(tw_trainer_evaluate(small, test, &other));
         assert_float_equal(other.top1, first.top1, 1e-12);
         assert_float_equal(other.loss, first.loss, 1e-6);
@@ -203,7 +210,8 @@ static void evaluation_is_its_own_mode(void **state) {
     tw_model_destroy(model);
 
     model = task_model(task_context, 4); /* after an evaluation, training is training again */
-    trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 60, .optimizer = STANDSTILL, .normalization = {1, {0}, {1}}));
+    trainer =
+        trainer_of(model, TW_OPTIONS(trainer, .batch = 60, .optimizer = STANDSTILL, .normalization = {1, {0}, {1}}));
     CHECK_OK(tw_trainer_evaluate(trainer, train, &first));
     CHECK_OK(tw_trainer_fit(trainer, train, train));
     tw_history_row row;
@@ -222,7 +230,8 @@ static void smoothing_is_for_training_alone(void **state) {
     tw_dataset *data = task_data_labelled(task_context, COUNT, 1, labels, TASK_CLASSES);
     tw_model *model = task_plain_model(task_context, 1);
     always_first(model, 10);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true, .label_smoothing = 0.3f, .batch = 4, .optimizer = STANDSTILL));
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true, .label_smoothing = 0.3f,
+                                                       .batch = 4, .optimizer = STANDSTILL));
     CHECK_OK(tw_trainer_fit(trainer, data, data));
     tw_history_row row;
     CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
@@ -249,7 +258,8 @@ static void flat_inputs_take_samples_in_order(void **state) {
     for (int i = 0; i < SAMPLES * SIZE; i++) images[i] = (float)(i * 7919 % 101) / 50 - 1;
     for (int i = 0; i < SAMPLES; i++) labels[i] = i * 5 % TASK_CLASSES;
     tw_dataset *data;
-    CHECK_OK(tw_dataset_create_from(&data, task_context, TW_F32, images, SAMPLES, CHANNELS, HEIGHT, WIDTH, labels, NULL));
+    CHECK_OK(
+        tw_dataset_create_from(&data, task_context, TW_F32, images, SAMPLES, CHANNELS, HEIGHT, WIDTH, labels, NULL));
     double loss[2];
     for (int flat = 0; flat < 2; flat++) {
         tw_model *model;

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-#define ADAM {.kind = TW_ADAMW, .learning_rate = 0.02}
+#define ADAM \
+    { .kind = TW_ADAMW, .learning_rate = 0.02 }
 
 static tw_trainer *trainer_of(tw_model *model, const tw_trainer_options *options) {
     tw_trainer *trainer;
@@ -67,7 +68,8 @@ static void refuses_calls_that_come_too_early(void **state) {
 /* ---- data ---- */
 
 /* Every failing fit leaves the parameters, bit for bit, and the counters; then good data trains. */
-static void assert_fit_fails(tw_model *model, tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test, tw_status status, const char *says) {
+static void assert_fit_fails(tw_model *model, tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test,
+                             tw_status status, const char *says) {
     size_t count;
     uint64_t updates = tw_model_get_updates(model);
     float *before = task_parameters(model, &count);
@@ -87,13 +89,14 @@ static void refuses_labels_outside(void **state) {
     tw_metrics metrics;
     int64_t matrix[TASK_CLASSES * TASK_CLASSES];
     int32_t predicted[7];
-    assert_fit_fails(model, trainer, bad, NULL, TW_ERROR_LABEL, "the training set: label 3 of sample 5 is outside 0 .. 2");
+    assert_fit_fails(model, trainer, bad, NULL, TW_ERROR_LABEL,
+                     "the training set: label 3 of sample 5 is outside 0 .. 2");
     assert_fit_fails(model, trainer, good, bad, TW_ERROR_LABEL, "the test set: label 3 of sample 5 is outside 0 .. 2");
     CHECK_OK(tw_trainer_fit(trainer, good, good));
     CHECK_FAILS(tw_trainer_evaluate(trainer, bad, &metrics), TW_ERROR_LABEL, "label 3 of sample 5");
     CHECK_FAILS(tw_trainer_confusion(trainer, bad, matrix), TW_ERROR_LABEL, "label 3 of sample 5");
     CHECK_OK(tw_trainer_predict(trainer, bad, predicted)); /* asks for no label */
-    CHECK_OK(tw_trainer_fit(trainer, roomy, NULL)); /* more classes than the model has, but none of them used */
+    CHECK_OK(tw_trainer_fit(trainer, roomy, NULL));        /* more classes than the model has, but none of them used */
     tw_trainer_destroy(trainer);
     tw_model_destroy(model);
     tw_dataset_destroy(roomy);
@@ -109,7 +112,8 @@ static void refuses_samples_that_do_not_fit(void **state) {
     CHECK_OK(tw_dataset_create_from(&colour, task_context, TW_F32, images, 1, 3, 12, 12, &label, NULL));
     tw_model *model = task_model(task_context, 1);
     tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 4));
-    assert_fit_fails(model, trainer, colour, NULL, TW_ERROR_MISMATCH, "[3, 12, 12] (channels, height, width), the model's input 'input1' takes [1, 12, 12]");
+    assert_fit_fails(model, trainer, colour, NULL, TW_ERROR_MISMATCH,
+                     "[3, 12, 12] (channels, height, width), the model's input 'input1' takes [1, 12, 12]");
     assert_fit_fails(model, trainer, good, colour, TW_ERROR_MISMATCH, "the test set");
     CHECK_OK(tw_trainer_fit(trainer, good, NULL));
     tw_trainer_destroy(trainer);
@@ -131,12 +135,14 @@ static void a_loss_that_is_not_finite_changes_nothing(void **state) {
     CHECK_OK(tw_dataset_create_from(&bad, task_context, TW_F32, images, COUNT, 1, TASK_SIDE, TASK_SIDE, labels, NULL));
     CHECK_OK(tw_dataset_create_subset(&mended, bad, first, 4));
     tw_model *model = task_model(task_context, 1), *twin = task_model(task_context, 1);
-    const tw_trainer_options options = {sizeof options, .no_normalization = true, .no_shuffle = true, .batch = 4, .optimizer = ADAM};
+    const tw_trainer_options options = {sizeof options, .no_normalization = true, .no_shuffle = true, .batch = 4,
+                                        .optimizer = ADAM};
     tw_trainer *trainer = trainer_of(model, &options), *other = trainer_of(twin, &options);
     CHECK_FAILS(tw_trainer_fit(trainer, bad, NULL), TW_ERROR_NUMERIC, "tw_trainer_fit: epoch 1, step 2: ");
     assert_non_null(strstr(tw_last_error(), "the loss is"));
     assert_int_equal(tw_model_get_updates(model), 1);
-    CHECK_OK(tw_trainer_fit(other, mended, NULL)); /* the first step alone: running statistics, too, are those it left */
+    CHECK_OK(
+        tw_trainer_fit(other, mended, NULL)); /* the first step alone: running statistics, too, are those it left */
     size_t count;
     float *expected = task_parameters(twin, &count);
     assert_true(task_unchanged(model, expected));
@@ -169,8 +175,9 @@ static void training_takes_no_memory(void **state) {
     tw_model *model = task_model(task_context, 1);
     for (int workers = 0; workers < 3; workers += 2) {
         memory_log log;
-        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 50, .batch = 16, .evaluation_batch = 16, .workers = workers, .flip = true,
-                                                           .on_step = log_memory, .on_epoch = log_memory, .user = &log));
+        tw_trainer *trainer =
+            trainer_of(model, TW_OPTIONS(trainer, .epochs = 50, .batch = 16, .evaluation_batch = 16, .workers = workers,
+                                         .flip = true, .on_step = log_memory, .on_epoch = log_memory, .user = &log));
         CHECK_OK(tw_trainer_fit(trainer, train, test));
         assert_int_equal(log.last.allocations, log.first.allocations);
         assert_int_equal(log.last.bytes, log.first.bytes);
@@ -209,10 +216,12 @@ static void any_allocation_may_fail(void **state) {
         status = tw_trainer_create(&trainer, model, &options);
         if (status == TW_OK) status = fit_and_measure(trainer, data, larger);
         tw_context_set_memory_hook(task_context, NULL, NULL);
-        if (status && status != TW_ERROR_OUT_OF_MEMORY) fail_msg("allocation %d refused: %s", (int)failing, tw_last_error());
+        if (status && status != TW_ERROR_OUT_OF_MEMORY)
+            fail_msg("allocation %d refused: %s", (int)failing, tw_last_error());
         if (!trainer) trainer = trainer_of(model, &options);
         tw_metrics metrics;
-        if (status && tw_trainer_count_history(trainer)) CHECK_OK(tw_trainer_evaluate(trainer, data, &metrics)); /* programs that are there still */
+        if (status && tw_trainer_count_history(trainer))
+            CHECK_OK(tw_trainer_evaluate(trainer, data, &metrics)); /* programs that are there still */
         if (status) CHECK_OK(fit_and_measure(trainer, data, larger));
         tw_trainer_destroy(trainer);
         tw_model_destroy(model);

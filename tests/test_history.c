@@ -45,7 +45,8 @@ static int occurrences(const char *text, const char *part) {
 
 static tw_trainer *fitted(int epochs, int evaluate_every, const tw_dataset *test) {
     tw_trainer *trainer;
-    CHECK_OK(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .epochs = epochs, .batch = 4, .evaluate_every = evaluate_every)));
+    CHECK_OK(tw_trainer_create(&trainer, model,
+                               TW_OPTIONS(trainer, .epochs = epochs, .batch = 4, .evaluate_every = evaluate_every)));
     CHECK_OK(tw_trainer_fit(trainer, data, test));
     return trainer;
 }
@@ -102,7 +103,8 @@ static void csv_holds_every_row(void **state) {
     tw_trainer *trainer = fitted(3, 2, data);
     CHECK_OK(tw_trainer_save_history(trainer, path_of("history.csv")));
     char *text = contents_of(path_of("history.csv")), *line = text;
-    static const char header[] = "epoch,learning_rate,seconds,images_per_second,train_loss,train_top1,train_top5,test_loss,test_top1,test_top5\n";
+    static const char header[] = "epoch,learning_rate,seconds,images_per_second,train_loss,train_top1,train_top5,test_"
+                                 "loss,test_top1,test_top5\n";
     assert_memory_equal(line, header, sizeof header - 1);
     line += sizeof header - 1;
     for (int i = 0; i < 3; i++) {
@@ -168,7 +170,8 @@ static void picture_draws_every_epoch(void **state) {
         assert_int_equal(occurrences(svg, "<polyline"), 4);
         assert_int_equal(points_of(svg, 0), lengths[i]);
         assert_int_equal(points_of(svg, 1), (lengths[i] + 1) / 2);
-        for (const char *word = "nan"; word; word = strcmp(word, "nan") == 0 ? "inf" : NULL) assert_null(strstr(svg, word));
+        for (const char *word = "nan"; word; word = strcmp(word, "nan") == 0 ? "inf" : NULL)
+            assert_null(strstr(svg, word));
         assert_non_null(strstr(svg, lengths[i] == 1 ? "1 epoch," : "epochs,"));
         free(svg);
         tw_trainer_destroy(trainer);

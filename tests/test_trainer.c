@@ -9,9 +9,11 @@
 #include <signal.h>
 #include <time.h>
 
-#define ADAM {.kind = TW_ADAMW, .learning_rate = 0.02}
+#define ADAM \
+    { .kind = TW_ADAMW, .learning_rate = 0.02 }
 /* A rate at which nothing moves: 0 would mean the default. */
-#define STANDSTILL {.kind = TW_SGD, .learning_rate = 1e-30}
+#define STANDSTILL \
+    { .kind = TW_SGD, .learning_rate = 1e-30 }
 
 static tw_trainer *trainer_of(tw_model *model, const tw_trainer_options *options) {
     tw_trainer *trainer;
@@ -31,7 +33,8 @@ static void learns_a_separable_task(void **state) {
     (void)state;
     tw_dataset *train = task_data(task_context, 120, 1), *test = task_data(task_context, 30, 99);
     tw_model *model = task_model(task_context, 1);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 8, .batch = 16, .evaluation_batch = 16, .optimizer = ADAM));
+    tw_trainer *trainer =
+        trainer_of(model, TW_OPTIONS(trainer, .epochs = 8, .batch = 16, .evaluation_batch = 16, .optimizer = ADAM));
     CHECK_OK(tw_trainer_fit(trainer, train, test));
     assert_int_equal(tw_trainer_count_history(trainer), 8);
     tw_history_row first = row_of(trainer, 0), last = row_of(trainer, 7);
@@ -65,8 +68,9 @@ static float *bytes_of(const setup *s, size_t *count) {
     CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = s->threads)));
     tw_dataset *train = task_data(context, 201, 1), *test = task_data(context, 10, 99);
     tw_model *model = task_model(context, s->seed);
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 2, .batch = 64, .optimizer = ADAM, .workers = s->workers, .seed = s->order_seed,
-                                                       .flip = !s->no_flip, .crop_padding = 1, .no_shuffle = s->no_shuffle));
+    tw_trainer *trainer = trainer_of(
+        model, TW_OPTIONS(trainer, .epochs = 2, .batch = 64, .optimizer = ADAM, .workers = s->workers,
+                          .seed = s->order_seed, .flip = !s->no_flip, .crop_padding = 1, .no_shuffle = s->no_shuffle));
     CHECK_OK(tw_trainer_fit(trainer, train, test));
     float *bytes = task_parameters(model, count);
     tw_trainer_destroy(trainer);
@@ -90,11 +94,17 @@ static bool same_bytes(const setup *a, const setup *b) {
 static void the_seed_alone_decides(void **state) {
     (void)state;
     const setup base = {1, 0, 7, 0, false, false};
-    const setup same[] = {{1, 0, 7, 7, false, false}, {2, 0, 7, 0, false, false}, {1, 1, 7, 0, false, false}, {2, 4, 7, 0, false, false}, {4, 1, 7, 0, false, false}};
-    const setup others[] = {{1, 0, 8, 0, false, false}, {1, 0, 0, 0, false, false}, {1, 0, (uint64_t)1 << 63, 0, false, false},
-                            {1, 0, 7, 8, false, false}, {1, 0, 7, 0, true, false},  {1, 0, 7, 0, false, true}};
+    const setup same[] = {{1, 0, 7, 7, false, false},
+                          {2, 0, 7, 0, false, false},
+                          {1, 1, 7, 0, false, false},
+                          {2, 4, 7, 0, false, false},
+                          {4, 1, 7, 0, false, false}};
+    const setup others[] = {
+        {1, 0, 8, 0, false, false}, {1, 0, 0, 0, false, false}, {1, 0, (uint64_t)1 << 63, 0, false, false},
+        {1, 0, 7, 8, false, false}, {1, 0, 7, 0, true, false},  {1, 0, 7, 0, false, true}};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (!same_bytes(&base, &same[i])) fail_msg("%d threads and %d workers give other bytes than 1 and 0", same[i].threads, same[i].workers);
+        if (!same_bytes(&base, &same[i]))
+            fail_msg("%d threads and %d workers give other bytes than 1 and 0", same[i].threads, same[i].workers);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (same_bytes(&base, &others[i])) fail_msg("set-up %zu makes no difference", i);
 }
@@ -119,7 +129,8 @@ static void workers_live_as_long_as_fit(void **state) {
     tw_dataset *train = task_data(task_context, 20, 1);
     tw_model *model = task_plain_model(task_context, 3);
     int before = threads_now(), during = 0;
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .workers = 3, .on_step = count_threads, .user = &during));
+    tw_trainer *trainer =
+        trainer_of(model, TW_OPTIONS(trainer, .workers = 3, .on_step = count_threads, .user = &during));
     CHECK_OK(tw_trainer_fit(trainer, train, NULL));
     assert_int_equal(during, before + 3);
     assert_int_equal(threads_now(), before);
@@ -170,9 +181,12 @@ static void every_epoch_has_its_own_order(void **state) {
     tw_model *model = task_plain_model(task_context, 3);
     for (int kept = 0; kept < 2; kept++) {
         double loss[3];
-        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 8, .no_shuffle = kept, .optimizer = STANDSTILL, .on_step = note_first_loss, .user = loss));
+        tw_trainer *trainer =
+            trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 8, .no_shuffle = kept, .optimizer = STANDSTILL,
+                                         .on_step = note_first_loss, .user = loss));
         CHECK_OK(tw_trainer_fit(trainer, train, NULL));
-        assert_true(kept ? loss[0] == loss[1] && loss[1] == loss[2] : loss[0] != loss[1] && loss[1] != loss[2] && loss[0] != loss[2]);
+        assert_true(kept ? loss[0] == loss[1] && loss[1] == loss[2]
+                         : loss[0] != loss[1] && loss[1] != loss[2] && loss[0] != loss[2]);
         tw_trainer_destroy(trainer);
     }
     tw_model_destroy(model);
@@ -195,7 +209,9 @@ static void a_short_last_batch_counts_by_its_samples(void **state) {
     tw_model *model = task_plain_model(task_context, 2);
     for (int drop = 0; drop < 2; drop++) {
         int64_t steps[2] = {0, 0};
-        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 4, .drop_last = drop, .optimizer = STANDSTILL, .on_step = count_steps, .user = steps));
+        tw_trainer *trainer =
+            trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 4, .drop_last = drop, .optimizer = STANDSTILL,
+                                         .on_step = count_steps, .user = steps));
         CHECK_OK(tw_trainer_fit(trainer, data, data));
         assert_int_equal(steps[0], drop ? 3 * 2 : 3 * 3);
         assert_int_equal(steps[1], drop ? 8 : 10);
@@ -219,7 +235,8 @@ static void a_last_batch_of_one_is_never_fatal(void **state) {
     tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 2, .batch = 4, .optimizer = ADAM));
     CHECK_OK(tw_trainer_fit(trainer, data, one));
     CHECK_OK(tw_trainer_fit(trainer, one, data));
-    for (int i = 0; i < 4; i++) assert_true(isfinite(row_of(trainer, i).train.loss) && isfinite(row_of(trainer, i).test.loss));
+    for (int i = 0; i < 4; i++)
+        assert_true(isfinite(row_of(trainer, i).train.loss) && isfinite(row_of(trainer, i).test.loss));
     tw_trainer_destroy(trainer);
     tw_model_destroy(model);
     tw_dataset_destroy(data);
@@ -231,8 +248,10 @@ static void the_schedule_spans_the_fit(void **state) {
     (void)state;
     tw_dataset *data = task_data(task_context, 12, 5);
     tw_model *model = task_plain_model(task_context, 2);
-    tw_optimizer_options cosine = {.size = sizeof cosine, .learning_rate = 0.5, .schedule = {.kind = TW_SCHEDULE_COSINE, .warmup = 1}};
-    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 4, .batch = 4, .optimizer = cosine, .warmup_epochs = 1));
+    tw_optimizer_options cosine = {
+        .size = sizeof cosine, .learning_rate = 0.5, .schedule = {.kind = TW_SCHEDULE_COSINE, .warmup = 1}};
+    tw_trainer *trainer =
+        trainer_of(model, TW_OPTIONS(trainer, .epochs = 4, .batch = 4, .optimizer = cosine, .warmup_epochs = 1));
     for (int fit = 1; fit <= 2; fit++) {
         CHECK_OK(tw_trainer_fit(trainer, data, NULL));
         cosine.schedule.warmup = 4;
@@ -252,7 +271,7 @@ static void the_schedule_spans_the_fit(void **state) {
 
 typedef struct stopper {
     tw_trainer *trainer;
-    int64_t step;  /* of the second epoch, after which to stop */
+    int64_t step; /* of the second epoch, after which to stop */
     void (*stop)(struct stopper *stopper);
     bool asked;
 } stopper;
@@ -294,7 +313,8 @@ static void a_stop_keeps_what_was_done(void **state) {
         for (int64_t step = 2; step <= 5; step += 3) { /* in the middle of the epoch, and after its last step */
             tw_model *model = task_plain_model(task_context, 2);
             stopper s = {.step = step, .stop = ways[i]};
-            s.trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 8, .on_step = stop_in_second_epoch, .user = &s));
+            s.trainer = trainer_of(
+                model, TW_OPTIONS(trainer, .epochs = 3, .batch = 8, .on_step = stop_in_second_epoch, .user = &s));
             CHECK_FAILS(tw_trainer_fit(s.trainer, data, data), TW_STOPPED, "in epoch 2 after step");
             assert_int_equal(tw_model_get_updates(model), 5 + step);
             assert_int_equal(tw_trainer_count_history(s.trainer), step == 5 ? 2 : 1);
@@ -420,7 +440,7 @@ static void callbacks_see_every_step_and_epoch(void **state) {
     tw_model *model = task_plain_model(task_context, 2);
     calls c = {0};
     tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .epochs = 3, .batch = 8, .evaluate_every = 2,
-                                                      .on_step = on_step, .on_epoch = on_epoch, .user = &c));
+                                                       .on_step = on_step, .on_epoch = on_epoch, .user = &c));
     CHECK_OK(tw_trainer_fit(trainer, data, test));
     assert_int_equal(c.steps, 12);
     assert_int_equal(c.epochs, 3);

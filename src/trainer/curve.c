@@ -77,7 +77,8 @@ static void draw_text(twi_atomic_file *file, double x, double y, const char *sty
 }
 
 static void draw_line(twi_atomic_file *file, const char *style, double x1, double y1, double x2, double y2) {
-    twi_atomic_file_print(file, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", style, x1, y1, x2, y2);
+    twi_atomic_file_print(file, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", style, x1, y1,
+                          x2, y2);
 }
 
 static void draw_number(twi_atomic_file *file, double x, double y, const char *style, double value, double tick) {
@@ -88,13 +89,15 @@ static void draw_number(twi_atomic_file *file, double x, double y, const char *s
     twi_atomic_file_print(file, "</text>\n");
 }
 
-static void draw_axes(const tw_trainer *trainer, twi_atomic_file *file, const panel *p, const axis *xa, const axis *ya) {
+static void draw_axes(const tw_trainer *trainer, twi_atomic_file *file, const panel *p, const axis *xa,
+                      const axis *ya) {
     const double bottom = p->top + p->height, right = p->left + p->width;
     for (double v = ya->first; v <= ya->last + ya->tick / 100; v += ya->tick) {
         draw_line(file, "grid", p->left, y_of(p, ya, v), right, y_of(p, ya, v));
         draw_number(file, p->left - 8, y_of(p, ya, v) + 4, "end", v, ya->tick);
     }
-    for (int i = 0; i < trainer->history_count; i++) { /* the first epoch, then multiples of the distance: 1, 5, 10, 15, ... */
+    for (int i = 0; i < trainer->history_count;
+         i++) { /* the first epoch, then multiples of the distance: 1, 5, 10, 15, ... */
         const int epoch = trainer->history[i].epoch;
         if (i == 0 ? xa->tick == 2 : fmod(epoch, xa->tick) != 0) continue;
         draw_line(file, "axis", x_of(p, xa, epoch), bottom, x_of(p, xa, epoch), bottom + 5);
@@ -106,18 +109,22 @@ static void draw_axes(const tw_trainer *trainer, twi_atomic_file *file, const pa
     draw_text(file, (p->left + right) / 2, bottom + 42, "middle", "epoch");
 }
 
-static void draw_series(const tw_trainer *trainer, twi_atomic_file *file, const panel *p, const axis *xa, const axis *ya, int series) {
+static void draw_series(const tw_trainer *trainer, twi_atomic_file *file, const panel *p, const axis *xa,
+                        const axis *ya, int series) {
     twi_atomic_file_print(file, "<polyline class=\"curve\" stroke=\"%s\" points=\"", series_colour[series]);
     for (int i = 0; i < trainer->history_count; i++) {
         const tw_metrics *metrics = metrics_of(&trainer->history[i], series);
-        if (metrics->samples) twi_atomic_file_print(file, "%.1f,%.1f ", x_of(p, xa, trainer->history[i].epoch), y_of(p, ya, p->value(metrics)));
+        if (metrics->samples)
+            twi_atomic_file_print(file, "%.1f,%.1f ", x_of(p, xa, trainer->history[i].epoch),
+                                  y_of(p, ya, p->value(metrics)));
     }
     twi_atomic_file_print(file, "\"/>\n");
     for (int i = 0; i < trainer->history_count && trainer->history_count <= MARKED_EPOCHS; i++) {
         const tw_metrics *metrics = metrics_of(&trainer->history[i], series);
         if (!metrics->samples) continue;
-        twi_atomic_file_print(file, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_of(p, xa, trainer->history[i].epoch),
-                              y_of(p, ya, p->value(metrics)), series_colour[series]);
+        twi_atomic_file_print(file, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
+                              x_of(p, xa, trainer->history[i].epoch), y_of(p, ya, p->value(metrics)),
+                              series_colour[series]);
     }
 }
 
@@ -132,26 +139,31 @@ static void draw_legend(const tw_trainer *trainer, twi_atomic_file *file) {
     for (int s = SERIES - 1; s >= 0; s--) {
         if (!has_series(trainer, s)) continue;
         x -= 70;
-        twi_atomic_file_print(file, "<line class=\"curve\" stroke=\"%s\" x1=\"%.1f\" y1=\"34\" x2=\"%.1f\" y2=\"34\"/>\n", series_colour[s], x, x + 24);
+        twi_atomic_file_print(file,
+                              "<line class=\"curve\" stroke=\"%s\" x1=\"%.1f\" y1=\"34\" x2=\"%.1f\" y2=\"34\"/>\n",
+                              series_colour[s], x, x + 24);
         draw_text(file, x + 30, 38, "start", series_name[s]);
     }
 }
 
 static void draw_title(const tw_trainer *trainer, twi_atomic_file *file) {
     const tw_history_row *last = &trainer->history[trainer->history_count - 1];
-    twi_atomic_file_print(file, "<text x=\"%.1f\" y=\"38\" class=\"title\">Learning curve: %d epoch%s, ", panels[0].left, last->epoch, last->epoch == 1 ? "" : "s");
+    twi_atomic_file_print(file, "<text x=\"%.1f\" y=\"38\" class=\"title\">Learning curve: %d epoch%s, ",
+                          panels[0].left, last->epoch, last->epoch == 1 ? "" : "s");
     const int series = last->test.samples ? 1 : 0;
-    twi_atomic_file_print(file, "%s accuracy %.2f %%</text>\n", series_name[series], accuracy_of(metrics_of(last, series)));
+    twi_atomic_file_print(file, "%s accuracy %.2f %%</text>\n", series_name[series],
+                          accuracy_of(metrics_of(last, series)));
 }
 
 static void write_svg(const tw_trainer *trainer, twi_atomic_file *file) {
-    twi_atomic_file_print(file,
-                          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n"
-                          "<style>text{font:13px sans-serif;fill:#333}.title{font-size:17px;font-weight:bold}.panel{font-weight:bold}"
-                          ".end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:#e4e4e4}.axis{stroke:#555}"
-                          ".curve{fill:none;stroke-width:2;stroke-linejoin:round}</style>\n"
-                          "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-                          WIDTH, HEIGHT, WIDTH, HEIGHT);
+    twi_atomic_file_print(
+        file,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n"
+        "<style>text{font:13px sans-serif;fill:#333}.title{font-size:17px;font-weight:bold}.panel{font-weight:bold}"
+        ".end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:#e4e4e4}.axis{stroke:#555}"
+        ".curve{fill:none;stroke-width:2;stroke-linejoin:round}</style>\n"
+        "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+        WIDTH, HEIGHT, WIDTH, HEIGHT);
     draw_title(trainer, file);
     draw_legend(trainer, file);
     const axis epochs = epoch_axis(trainer);
@@ -164,7 +176,10 @@ static void write_svg(const tw_trainer *trainer, twi_atomic_file *file) {
 }
 
 tw_status tw_trainer_save_curve(const tw_trainer *trainer, const char *path) {
-    if (!trainer || !path) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_save_curve: %s is NULL", trainer ? "path" : "trainer");
-    if (!trainer->history_count) return TWI_FAIL(TW_ERROR_STATE, "tw_trainer_save_curve: %s: no epoch has ended yet, so there is nothing to draw", path);
+    if (!trainer || !path)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_save_curve: %s is NULL", trainer ? "path" : "trainer");
+    if (!trainer->history_count)
+        return TWI_FAIL(TW_ERROR_STATE,
+                        "tw_trainer_save_curve: %s: no epoch has ended yet, so there is nothing to draw", path);
     return twi_history_save(trainer, path, write_svg);
 }

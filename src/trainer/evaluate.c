@@ -20,14 +20,17 @@ tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fe
 tw_metrics twi_tally_metrics(const twi_tally *tally) {
     if (!tally->samples) return (tw_metrics){0};
     const double samples = (double)tally->samples;
-    return (tw_metrics){tally->loss / samples, (double)tally->top1 / samples, (double)tally->top5 / samples, tally->samples};
+    return (tw_metrics){tally->loss / samples, (double)tally->top1 / samples, (double)tally->top5 / samples,
+                        tally->samples};
 }
 
 /* ---- passes over a data set ---- */
 
 static tw_status run_batch(const twi_fed *fed) {
     tw_status status = tw_program_run(fed->program);
-    return status ? twi_fail_within(status, "samples %lld .. %lld", (long long)fed->first, (long long)fed->first + fed->count - 1) : TW_OK;
+    return status ? twi_fail_within(status, "samples %lld .. %lld", (long long)fed->first,
+                                    (long long)fed->first + fed->count - 1)
+                  : TW_OK;
 }
 
 tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
@@ -60,10 +63,18 @@ static tw_status predict_all(twi_feed *feed, int32_t *classes) {
 
 /* ---- the public calls ---- */
 
-static tw_status check_call(const tw_trainer *trainer, const tw_dataset *dataset, const void *out, bool labelled, const char *function) {
-    if (!trainer || !dataset || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", function, !trainer ? "trainer" : !dataset ? "dataset" : "the result");
+static tw_status check_call(const tw_trainer *trainer, const tw_dataset *dataset, const void *out, bool labelled,
+                            const char *function) {
+    if (!trainer || !dataset || !out)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", function,
+                        !trainer   ? "trainer"
+                        : !dataset ? "dataset"
+                                   : "the result");
     if (!trainer->normalization.channels && !trainer->options.no_normalization)
-        return TWI_FAIL(TW_ERROR_STATE, "%s: how to normalise is not known yet: fit first, or give the trainer normalization or no_normalization", function);
+        return TWI_FAIL(
+            TW_ERROR_STATE,
+            "%s: how to normalise is not known yet: fit first, or give the trainer normalization or no_normalization",
+            function);
     return twi_trainer_check_data(trainer, dataset, labelled, function);
 }
 

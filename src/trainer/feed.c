@@ -19,20 +19,27 @@ static tw_status check_labels(const tw_trainer *trainer, const tw_dataset *datas
     const int32_t *labels = tw_dataset_get_labels(dataset);
     for (int64_t i = 0; i < tw_dataset_count(dataset); i++)
         if (labels[i] < 0 || labels[i] >= trainer->classes)
-            return TWI_FAIL(TW_ERROR_LABEL, "%s: label %d of sample %lld is outside 0 .. %d: the model has %d classes, the data set %d", what, (int)labels[i],
-                            (long long)i, trainer->classes - 1, trainer->classes, tw_dataset_get_classes(dataset));
+            return TWI_FAIL(TW_ERROR_LABEL,
+                            "%s: label %d of sample %lld is outside 0 .. %d: the model has %d classes, the data set %d",
+                            what, (int)labels[i], (long long)i, trainer->classes - 1, trainer->classes,
+                            tw_dataset_get_classes(dataset));
     return TW_OK;
 }
 
-tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled, const char *what) {
+tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled,
+                                 const char *what) {
     const tw_value *input = trainer->input;
-    const int64_t sample[] = {tw_dataset_get_channels(dataset), tw_dataset_get_height(dataset), tw_dataset_get_width(dataset)};
+    const int64_t sample[] = {tw_dataset_get_channels(dataset), tw_dataset_get_height(dataset),
+                              tw_dataset_get_width(dataset)};
     char shape[TWI_SHAPE_TEXT];
     if (!shape_fits(input, sample)) {
         twi_shape wanted = {input->shape.rank - 1, {0}};
         memcpy(wanted.dim, input->shape.dim + 1, (size_t)wanted.rank * sizeof *wanted.dim);
-        return TWI_FAIL(TW_ERROR_MISMATCH, "%s: its samples are [%lld, %lld, %lld] (channels, height, width), the model's input '%s' takes %s", what,
-                        (long long)sample[0], (long long)sample[1], (long long)sample[2], tw_value_get_name(input), twi_shape_text(&wanted, shape));
+        return TWI_FAIL(
+            TW_ERROR_MISMATCH,
+            "%s: its samples are [%lld, %lld, %lld] (channels, height, width), the model's input '%s' takes %s", what,
+            (long long)sample[0], (long long)sample[1], (long long)sample[2], tw_value_get_name(input),
+            twi_shape_text(&wanted, shape));
     }
     return labelled ? check_labels(trainer, dataset, what) : TW_OK;
 }
@@ -59,7 +66,8 @@ static tw_status open_loader(twi_feed *feed, bool training) {
 
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
     const bool training = use == TWI_USE_TRAIN;
-    const int64_t batch = training ? trainer->options.batch : trainer->options.evaluation_batch, count = tw_dataset_count(dataset);
+    const int64_t batch = training ? trainer->options.batch : trainer->options.evaluation_batch,
+                  count = tw_dataset_count(dataset);
     *feed = (twi_feed){.trainer = trainer, .dataset = dataset};
     tw_status status = open_loader(feed, training);
     /* The larger program first: the arena it needs then holds for the other. */

@@ -20,7 +20,7 @@ typedef struct fit {
     tw_trainer *trainer;
     twi_feed train, test; /* test is closed if there is no test set */
     tw_progress progress;
-    twi_tally tally;      /* of this epoch */
+    twi_tally tally; /* of this epoch */
     double began, epoch_began;
     spent training, testing; /* in this call; what came before says nothing of its speed */
     spent epoch;             /* of it, training in this epoch */
@@ -42,17 +42,21 @@ static int64_t evaluations_from(const fit *f, int epoch) {
     return end / every - epoch / every + (end % every != 0);
 }
 
-static bool evaluation_due(const fit *f, int epoch) { return evaluations_from(f, epoch) > evaluations_from(f, epoch + 1); }
+static bool evaluation_due(const fit *f, int epoch) {
+    return evaluations_from(f, epoch) > evaluations_from(f, epoch + 1);
+}
 
 /* At the speed so far of this very call: a fit that goes on from an earlier one must not count that one's steps as its own. */
 static double seconds_left(const fit *f, int evaluated) {
     const tw_progress *p = &f->progress;
     if (!f->training.samples) return -1;
     const double sample = f->training.seconds / (double)f->training.samples;
-    const double tested = f->testing.samples ? f->testing.seconds / (double)f->testing.samples : sample * evaluation_share;
+    const double tested =
+        f->testing.samples ? f->testing.seconds / (double)f->testing.samples : sample * evaluation_share;
     const double steps = (double)(p->epochs - p->epoch) * (double)p->steps - (double)p->step;
     const double mean_batch = (double)f->tally.samples / (double)p->step;
-    const double tests = (double)evaluations_from(f, evaluated) * (double)(f->test.loader ? tw_dataset_count(f->test.dataset) : 0);
+    const double tests =
+        (double)evaluations_from(f, evaluated) * (double)(f->test.loader ? tw_dataset_count(f->test.dataset) : 0);
     return steps * mean_batch * sample + tests * tested;
 }
 
@@ -123,7 +127,10 @@ static tw_status evaluate_epoch(fit *f) {
 static void note_epoch(fit *f, bool evaluated) {
     update_progress(f, f->progress.epoch + 1);
     const tw_progress *p = &f->progress;
-    tw_history_row row = {.epoch = p->epoch + 1, .learning_rate = p->learning_rate, .images_per_second = p->images_per_second, .train = p->train};
+    tw_history_row row = {.epoch = p->epoch + 1,
+                          .learning_rate = p->learning_rate,
+                          .images_per_second = p->images_per_second,
+                          .train = p->train};
     row.seconds = now() - f->epoch_began;
     if (evaluated) row.test = p->test;
     twi_history_add(f->trainer, &row);
@@ -131,8 +138,10 @@ static void note_epoch(fit *f, bool evaluated) {
 
 static tw_status stopped(const fit *f) {
     const tw_progress *p = &f->progress;
-    return TWI_FAIL(TW_STOPPED, "tw_trainer_fit: stopped on request in epoch %d after step %lld of %lld; the model keeps what it learned", p->epoch + 1,
-                    (long long)p->step, (long long)p->steps);
+    return TWI_FAIL(
+        TW_STOPPED,
+        "tw_trainer_fit: stopped on request in epoch %d after step %lld of %lld; the model keeps what it learned",
+        p->epoch + 1, (long long)p->step, (long long)p->steps);
 }
 
 static tw_status run_epoch(fit *f) {
@@ -155,7 +164,9 @@ static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *tr
     const int channels = tw_dataset_get_channels(train);
     if (trainer->options.no_normalization || n->channels) return TW_OK;
     if (channels > TW_MAX_CHANNELS)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "%d channels; at most %d can be normalised: set no_normalization and give normalised samples", channels, TW_MAX_CHANNELS);
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED,
+                        "%d channels; at most %d can be normalised: set no_normalization and give normalised samples",
+                        channels, TW_MAX_CHANNELS);
     tw_normalization measured = {.channels = channels};
     TWI_TRY(tw_dataset_measure(train, measured.mean, measured.deviation));
     *n = measured;
@@ -168,7 +179,8 @@ static void settle_schedule(tw_trainer *trainer, int64_t steps) {
     tw_schedule *schedule = &trainer->options.optimizer.schedule;
     *schedule = trainer->schedule;
     schedule->warmup += (int64_t)llround(trainer->options.warmup_epochs * (double)steps);
-    if (!schedule->total) schedule->total = (int64_t)tw_model_get_updates(trainer->model) + trainer->options.epochs * steps;
+    if (!schedule->total)
+        schedule->total = (int64_t)tw_model_get_updates(trainer->model) + trainer->options.epochs * steps;
 }
 
 static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) {
@@ -177,7 +189,8 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     TWI_TRY(twi_trainer_check_data(trainer, train, true, "the training set"));
     if (test) TWI_TRY(twi_trainer_check_data(trainer, test, true, "the test set"));
     if (o->epochs > INT_MAX - trainer->history_count)
-        return TWI_FAIL(TW_ERROR_OVERFLOW, "%d epochs done and %d to come are too many to count", trainer->history_count, o->epochs);
+        return TWI_FAIL(TW_ERROR_OVERFLOW, "%d epochs done and %d to come are too many to count",
+                        trainer->history_count, o->epochs);
     f->progress.epoch = trainer->history_count;
     f->progress.epochs = trainer->history_count + o->epochs;
     f->progress.steps = twi_trainer_count_steps(trainer, train);
@@ -187,9 +200,10 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
     TWI_TRY(twi_feed_open(&f->train, trainer, TWI_USE_TRAIN, train));
     if (test) TWI_TRY(twi_feed_open(&f->test, trainer, TWI_USE_EVALUATE, test));
-    twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_INFO, "fit: %lld samples, %s, batch %d, %lld steps an epoch, epochs %d to %d, seed %llu",
-                 (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch, (long long)f->progress.steps,
-                 f->progress.epoch + 1, f->progress.epochs, (unsigned long long)o->seed);
+    twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_INFO,
+                 "fit: %lld samples, %s, batch %d, %lld steps an epoch, epochs %d to %d, seed %llu",
+                 (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch,
+                 (long long)f->progress.steps, f->progress.epoch + 1, f->progress.epochs, (unsigned long long)o->seed);
     return TW_OK;
 }
 
@@ -199,8 +213,10 @@ static tw_status run(fit *f) {
 }
 
 tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test) {
-    if (!trainer || !train) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_fit: %s is NULL", trainer ? "the training set" : "trainer");
-    if (trainer->fitting) return TWI_FAIL(TW_ERROR_STATE, "tw_trainer_fit: called from a callback of a fit that is under way");
+    if (!trainer || !train)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_fit: %s is NULL", trainer ? "the training set" : "trainer");
+    if (trainer->fitting)
+        return TWI_FAIL(TW_ERROR_STATE, "tw_trainer_fit: called from a callback of a fit that is under way");
     fit f;
     memset(&f, 0, sizeof f);
     f.trainer = trainer;

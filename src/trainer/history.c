@@ -12,23 +12,29 @@ tw_status twi_history_reserve(tw_trainer *trainer, int epochs) {
     return TW_OK;
 }
 
-void twi_history_add(tw_trainer *trainer, const tw_history_row *row) { trainer->history[trainer->history_count++] = *row; }
+void twi_history_add(tw_trainer *trainer, const tw_history_row *row) {
+    trainer->history[trainer->history_count++] = *row;
+}
 
 int tw_trainer_count_history(const tw_trainer *trainer) { return trainer ? trainer->history_count : 0; }
 
 tw_status tw_trainer_get_history(const tw_trainer *trainer, int index, tw_history_row *out) {
-    if (!trainer || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_get_history: %s is NULL", trainer ? "out" : "trainer");
+    if (!trainer || !out)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_get_history: %s is NULL", trainer ? "out" : "trainer");
     *out = (tw_history_row){0};
     if (index < 0 || index >= trainer->history_count)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_get_history: row %d; there are %d rows, from 0", index, trainer->history_count);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_get_history: row %d; there are %d rows, from 0", index,
+                        trainer->history_count);
     *out = trainer->history[index];
     return TW_OK;
 }
 
-tw_status twi_history_save(const tw_trainer *trainer, const char *path, void (*write)(const tw_trainer *trainer, twi_atomic_file *file)) {
+tw_status twi_history_save(const tw_trainer *trainer, const char *path,
+                           void (*write)(const tw_trainer *trainer, twi_atomic_file *file)) {
     twi_atomic_file file;
     TWI_TRY(twi_atomic_file_open(&file, trainer->memory, path));
-    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* of this thread alone, and only for as long as it writes */
+    locale_t plain =
+        newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* of this thread alone, and only for as long as it writes */
     locale_t before = plain ? uselocale(plain) : (locale_t)0;
     write(trainer, &file);
     if (plain) {
@@ -47,10 +53,12 @@ static void write_metrics(twi_atomic_file *file, const tw_metrics *metrics) {
 }
 
 static void write_csv(const tw_trainer *trainer, twi_atomic_file *file) {
-    twi_atomic_file_print(file, "epoch,learning_rate,seconds,images_per_second,train_loss,train_top1,train_top5,test_loss,test_top1,test_top5\n");
+    twi_atomic_file_print(file, "epoch,learning_rate,seconds,images_per_second,train_loss,train_top1,train_top5,test_"
+                                "loss,test_top1,test_top5\n");
     for (int i = 0; i < trainer->history_count; i++) {
         const tw_history_row *row = &trainer->history[i];
-        twi_atomic_file_print(file, "%d,%.8g,%.6g,%.6g", row->epoch, row->learning_rate, row->seconds, row->images_per_second);
+        twi_atomic_file_print(file, "%d,%.8g,%.6g,%.6g", row->epoch, row->learning_rate, row->seconds,
+                              row->images_per_second);
         write_metrics(file, &row->train);
         write_metrics(file, &row->test);
         twi_atomic_file_print(file, "\n");
@@ -58,6 +66,7 @@ static void write_csv(const tw_trainer *trainer, twi_atomic_file *file) {
 }
 
 tw_status tw_trainer_save_history(const tw_trainer *trainer, const char *path) {
-    if (!trainer || !path) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_save_history: %s is NULL", trainer ? "path" : "trainer");
+    if (!trainer || !path)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_save_history: %s is NULL", trainer ? "path" : "trainer");
     return twi_history_save(trainer, path, write_csv);
 }

@@ -16,7 +16,9 @@ static const recipe recipes[] = {
     [TWI_USE_PREDICT] = {false, false, NONE, offsetof(tw_trainer, argmax)},
 };
 
-static tw_value *value_at(const tw_trainer *trainer, size_t offset) { return *(tw_value *const *)(const void *)((const char *)trainer + offset); }
+static tw_value *value_at(const tw_trainer *trainer, size_t offset) {
+    return *(tw_value *const *)(const void *)((const char *)trainer + offset);
+}
 
 static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out) {
     const recipe *r = &recipes[use];
@@ -35,7 +37,8 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, tw_progra
 /* Room to read the results of a batch into. */
 static tw_status reserve_results(tw_trainer *trainer, int64_t batch) {
     if ((size_t)batch <= trainer->result_capacity) return TW_OK;
-    TWI_TRY(twi_grow(trainer->memory, &trainer->results, (size_t)batch, sizeof *trainer->results, "results of a batch"));
+    TWI_TRY(
+        twi_grow(trainer->memory, &trainer->results, (size_t)batch, sizeof *trainer->results, "results of a batch"));
     trainer->result_capacity = (size_t)batch;
     return TW_OK;
 }

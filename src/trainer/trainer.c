@@ -18,8 +18,10 @@ static tw_status check_options(const tw_trainer_options *o) {
     if (o->batch < 0) return refuse("batch", o->batch, "at least 1, or 0 for 64");
     if (o->evaluation_batch < 0) return refuse("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
     if (o->evaluate_every < 0) return refuse("evaluate_every", o->evaluate_every, "at least 1 epoch, or 0 for 1");
-    if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6)) return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");
-    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1)) return refuse("label_smoothing", (double)o->label_smoothing, "0 .. 1");
+    if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6))
+        return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");
+    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
+        return refuse("label_smoothing", (double)o->label_smoothing, "0 .. 1");
     tw_optimizer_options optimizer = o->optimizer;
     if (!optimizer.schedule.total) optimizer.schedule.total = INT64_MAX; /* fit knows how many updates there will be */
     tw_status status = twi_optimizer_check(&optimizer);
@@ -29,7 +31,8 @@ static tw_status check_options(const tw_trainer_options *o) {
 static void fill_defaults(tw_trainer_options *o, const tw_model *model) {
     if (!o->epochs) o->epochs = 1;
     if (!o->batch) o->batch = DEFAULT_BATCH;
-    if (!o->evaluation_batch) o->evaluation_batch = o->batch > DEFAULT_EVALUATION_BATCH ? o->batch : DEFAULT_EVALUATION_BATCH;
+    if (!o->evaluation_batch)
+        o->evaluation_batch = o->batch > DEFAULT_EVALUATION_BATCH ? o->batch : DEFAULT_EVALUATION_BATCH;
     if (!o->evaluate_every) o->evaluate_every = 1;
     if (!o->seed) o->seed = tw_model_get_seed(model);
     o->optimizer.size = sizeof o->optimizer;
@@ -40,9 +43,12 @@ static tw_status check_model(tw_model *model) {
     char shape[TWI_SHAPE_TEXT];
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_trainer_create: build the model first (tw_model_build)");
     TWI_TRY(twi_graph_status(&model->graph));
-    if (!tw_model_get_input(model)) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: the model has no input to feed; make one with tw_input");
+    if (!tw_model_get_input(model))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: the model has no input to feed; make one with tw_input");
     if (output->shape.rank != 2 || !output->batched)
-        return TWI_FAIL(TW_ERROR_SHAPE, "tw_trainer_create: the model's output '%s' is %s; a classifier's output are logits [N, classes]: end it with tw_dense",
+        return TWI_FAIL(TW_ERROR_SHAPE,
+                        "tw_trainer_create: the model's output '%s' is %s; a classifier's output are logits [N, "
+                        "classes]: end it with tw_dense",
                         output->name, twi_shape_text(&output->shape, shape));
     return TW_OK;
 }
@@ -57,7 +63,9 @@ static tw_value *loss_of(tw_trainer *trainer, float smoothing) {
     snprintf(full, sizeof full, SCOPE ".%s", name);
     tw_value *found = tw_model_find(trainer->model, full);
     tw_value *logits = tw_model_get_output(trainer->model);
-    return found ? found : tw_cross_entropy(trainer->model, logits, trainer->labels, TW_OPTIONS(cross_entropy, .name = name, .label_smoothing = smoothing));
+    return found ? found
+                 : tw_cross_entropy(trainer->model, logits, trainer->labels,
+                                    TW_OPTIONS(cross_entropy, .name = name, .label_smoothing = smoothing));
 }
 
 static void add_measures(tw_trainer *trainer) {
@@ -128,4 +136,6 @@ void tw_trainer_stop(tw_trainer *trainer) {
     if (trainer) atomic_store(&trainer->stop, true);
 }
 
-tw_normalization tw_trainer_get_normalization(const tw_trainer *trainer) { return trainer ? trainer->normalization : (tw_normalization){0}; }
+tw_normalization tw_trainer_get_normalization(const tw_trainer *trainer) {
+    return trainer ? trainer->normalization : (tw_normalization){0};
+}

@@ -60,7 +60,7 @@ void twi_trainer_forget(tw_trainer *trainer, twi_use use);
 typedef struct twi_feed {
     tw_trainer *trainer;
     const tw_dataset *dataset;
-    tw_loader *loader;        /* NULL: the feed is closed */
+    tw_loader *loader;             /* NULL: the feed is closed */
     tw_program *full, *short_last; /* NULL where no batch has that length */
 } twi_feed;
 
@@ -102,6 +102,7 @@ tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out);
 tw_status twi_history_reserve(tw_trainer *trainer, int epochs);
 void twi_history_add(tw_trainer *trainer, const tw_history_row *row);
 /* Writes a file through `write`, with numbers as the C locale writes them, whatever the program's locale is. */
-tw_status twi_history_save(const tw_trainer *trainer, const char *path, void (*write)(const tw_trainer *trainer, twi_atomic_file *file));
+tw_status twi_history_save(const tw_trainer *trainer, const char *path,
+                           void (*write)(const tw_trainer *trainer, twi_atomic_file *file));
 
 #endif

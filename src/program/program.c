@@ -63,6 +63,7 @@ static tw_status share_arena(tw_program *program) {
         return status;
     }
     bool moved = larger[0] || larger[1];
+    if (moved) model->arena_user = NULL; /* what programs held there is gone */
     for (tw_program *other = model->programs; moved && other; other = other->next) twi_program_unprepare(other);
     for (int i = 0; i < 2; i++) {
         if (!larger[i]) continue;
@@ -150,6 +151,7 @@ void tw_program_destroy(tw_program *program) {
             break;
         }
     if (program->model->gradients_of == program) program->model->gradients_of = NULL;
+    if (program->model->arena_user == program) program->model->arena_user = NULL;
     twi_program_unprepare(program);
     for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
     while (program->blocks) {

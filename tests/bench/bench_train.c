@@ -11,7 +11,7 @@
 #include <time.h>
 
 typedef struct settings {
-    const char *model, *mode, *optimizer;
+    const char *model, *mode, *optimizer, *data;
     int batch, threads, windows;
     double seconds, warmup, rate;
     bool explain;
@@ -23,10 +23,13 @@ typedef struct bench {
     tw_model *model;
     tw_program *program;
     tw_value *input, *labels, *logits;
-    float *images;    /* batches of the pool, one after the other */
+    float *images; /* batches of the pool, one after the other */
     int32_t *classes;
-    int64_t pixels;   /* of a batch */
-    int pool;         /* batches */
+    int64_t pixels;      /* of a batch */
+    int pool;            /* batches */
+    tw_dataset *dataset; /* --data u8 */
+    tw_loader *loader;
+    int64_t epoch;
 } bench;
 
 static void check(tw_status status, const char *what) {
@@ -54,7 +57,11 @@ static const struct workload {
     const char *name;
     tw_value *(*net)(tw_model *, tw_value *);
     int channels, side;
-} workloads[] = {{"mlp", mlp, 1, 28}, {"lenet", lenet, 1, 28}, {"resnet20", resnet20, 3, 32}, {"resnet18", resnet18, 3, 64}, {"resnet50", resnet50, 3, 224}};
+} workloads[] = {{"mlp", mlp, 1, 28},
+                 {"lenet", lenet, 1, 28},
+                 {"resnet20", resnet20, 3, 32},
+                 {"resnet18", resnet18, 3, 64},
+                 {"resnet50", resnet50, 3, 224}};
 
 static const struct workload *find_workload(const char *name) {
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
@@ -82,6 +89,31 @@ static void make_batches(bench *b) {
     }
 }
 
+/* Random u8 images, gathered, shuffled and normalised anew for every step. */
+static void make_loader(bench *b, const struct workload *w) {
+    enum { IMAGES = 4096 };
+    int count = b->set.batch > IMAGES ? b->set.batch : IMAGES;
+    size_t bytes = (size_t)count * (size_t)w->channels * (size_t)w->side * (size_t)w->side;
+    uint8_t *pixels = malloc(bytes);
+    int32_t *labels = malloc((size_t)count * sizeof *labels);
+    if (!pixels || !labels) exit(1);
+    uint32_t word = 12345;
+    for (size_t i = 0; i < bytes; i++) pixels[i] = (uint8_t)((word = word * 1664525u + 1013904223u) >> 24);
+    for (int i = 0; i < count; i++) labels[i] = i % 10;
+    check(tw_dataset_create_from(&b->dataset, b->context, TW_U8, pixels, count, w->channels, w->side, w->side, labels,
+                                 NULL),
+          "data set");
+    tw_normalization normalization = {.channels = w->channels};
+    for (int c = 0; c < w->channels; c++) normalization.mean[c] = 0.5f;
+    check(
+        tw_loader_create(&b->loader, b->dataset,
+                         TW_OPTIONS(loader, .batch = b->set.batch, .drop_last = true, .normalization = normalization)),
+        "loader");
+    check(tw_loader_start(b->loader, 0, 0), "loader");
+    free(pixels);
+    free(labels);
+}
+
 static void start(bench *b) {
     const struct workload *w = find_workload(b->set.model);
     bool train = strcmp(b->set.mode, "train") == 0;
@@ -105,18 +137,35 @@ static void start(bench *b) {
     options.optimizer = train ? &optimizer : NULL;
     check(tw_program_create(&b->program, b->model, b->set.batch, &options), "program");
     b->pixels = (int64_t)b->set.batch * w->channels * w->side * w->side;
-    make_batches(b);
+    if (strcmp(b->set.data, "u8") == 0)
+        make_loader(b, w);
+    else
+        make_batches(b);
     if (b->set.explain) printf("%s", tw_program_dump(b->program, TW_PASS_MEMORY));
 }
 
 static void step(bench *b, int64_t i) {
-    int64_t k = i % b->pool;
-    check(tw_program_write(b->program, b->input, TW_F32, b->images + k * b->pixels, b->pixels), "write");
-    if (strcmp(b->set.mode, "train") == 0) check(tw_program_write(b->program, b->labels, TW_I32, b->classes + k * b->set.batch, b->set.batch), "write");
+    const float *images = b->loader ? NULL : b->images + i % b->pool * b->pixels;
+    const int32_t *classes = b->loader ? NULL : b->classes + i % b->pool * b->set.batch;
+    if (b->loader) {
+        tw_batch batch;
+        check(tw_loader_next(b->loader, &batch), "next batch");
+        if (batch.count == 0) {
+            check(tw_loader_start(b->loader, ++b->epoch, 0), "epoch");
+            check(tw_loader_next(b->loader, &batch), "next batch");
+        }
+        images = batch.images;
+        classes = batch.labels;
+    }
+    check(tw_program_write(b->program, b->input, TW_F32, images, b->pixels), "write");
+    if (strcmp(b->set.mode, "train") == 0)
+        check(tw_program_write(b->program, b->labels, TW_I32, classes, b->set.batch), "write");
     check(tw_program_run(b->program), "run");
 }
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static double median(double *values, int count) {
     qsort(values, (size_t)count, sizeof *values, by_value);
@@ -168,41 +217,68 @@ static void measure(bench *b) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     tw_program_stats stats = tw_program_get_stats(b->program);
-    printf("{\"peer\": \"talweg-%s\", \"model\": \"%s\", \"mode\": \"%s\", \"batch\": %d, \"threads\": %d, \"opt\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
-           "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, \"lat_us_p99\": %.1f, \"params\": %lld, "
-           "\"first_step_s\": %.3f, \"peak_rss_mb\": %.1f, \"gflops\": %.1f, \"arena_mb\": %.1f, \"loss_first\": %.6f, \"loss_last\": %.6f}\n",
-           tw_version(), b->set.model, b->set.mode, b->set.batch, tw_context_get_threads(b->context), train ? b->set.optimizer : "none", rate, rates[done - 1], cpu_rate,
-           1e3 * p50, 1e6 * p50, 1e6 * latencies[(int)(0.99 * kept)], (long long)tw_model_count_weights(b->model), first_step, (double)usage.ru_maxrss / 1024,
-           stats.flops / b->set.batch * rate / 1e9, (double)stats.arena_bytes / 1e6, first_loss, train ? tw_program_get_loss(b->program) : 0.0);
+    printf("{\"peer\": \"talweg-%s\", \"model\": \"%s\", \"mode\": \"%s\", \"batch\": %d, \"threads\": %d, \"opt\": "
+           "\"%s\", \"data\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
+           "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, "
+           "\"lat_us_p99\": %.1f, \"params\": %lld, "
+           "\"first_step_s\": %.3f, \"peak_rss_mb\": %.1f, \"gflops\": %.1f, \"arena_mb\": %.1f, \"loss_first\": %.6f, "
+           "\"loss_last\": %.6f}\n",
+           tw_version(), b->set.model, b->set.mode, b->set.batch, tw_context_get_threads(b->context),
+           train ? b->set.optimizer : "none", b->set.data, rate, rates[done - 1], cpu_rate, 1e3 * p50, 1e6 * p50,
+           1e6 * latencies[(int)(0.99 * kept)], (long long)tw_model_count_weights(b->model), first_step,
+           (double)usage.ru_maxrss / 1024, stats.flops / b->set.batch * rate / 1e9, (double)stats.arena_bytes / 1e6,
+           first_loss, train ? tw_program_get_loss(b->program) : 0.0);
 }
 
 static void usage(void) {
-    puts("bench_train --model mlp|lenet|resnet20|resnet18|resnet50 [--mode train|infer] [--batch N] [--threads N] [--seconds S]\n"
-         "            [--warmup S] [--windows N] [--opt sgd|adamw] [--lr RATE] [--explain]\n"
-         "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, ms_per_step, latencies,\n"
-         "first_step_s (since the process began), peak_rss_mb. --explain prints the planned steps first.");
+    puts("bench_train --model mlp|lenet|resnet20|resnet18|resnet50 [--mode train|infer] [--batch N] [--threads N] "
+         "[--seconds S]\n"
+         "            [--warmup S] [--windows N] [--opt sgd|adamw] [--lr RATE]\n"
+         "            [--data resident|u8] [--explain]\n"
+         "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, "
+         "ms_per_step, latencies,\n"
+         "first_step_s (since the process began), peak_rss_mb. --data u8 gathers\n"
+         "and normalises random u8 images for every step. --explain prints the planned steps first.");
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {{"model", 1, NULL, 'm'}, {"mode", 1, NULL, 'o'}, {"batch", 1, NULL, 'b'}, {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'},
-                                            {"windows", 1, NULL, 'n'}, {"opt", 1, NULL, 'p'}, {"lr", 1, NULL, 'l'}, {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bench b = {.set = {"lenet", "train", "sgd", 64, 1, 10, 5, 1, 0.01, false}};
+    static const struct option options[] = {
+        {"model", 1, NULL, 'm'},   {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},   {"threads", 1, NULL, 't'},
+        {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'}, {"opt", 1, NULL, 'p'},
+        {"lr", 1, NULL, 'l'},      {"data", 1, NULL, 'd'},   {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
+    bench b = {.set = {"lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, false}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (c == 'm') b.set.model = optarg;
-        else if (c == 'o') b.set.mode = optarg;
-        else if (c == 'b') b.set.batch = atoi(optarg);
-        else if (c == 't') b.set.threads = atoi(optarg);
-        else if (c == 's') b.set.seconds = atof(optarg);
-        else if (c == 'w') b.set.warmup = atof(optarg);
-        else if (c == 'n') b.set.windows = atoi(optarg);
-        else if (c == 'p') b.set.optimizer = optarg;
-        else if (c == 'l') b.set.rate = atof(optarg);
-        else if (c == 'e') b.set.explain = true;
-        else return usage(), c == 'h' ? 0 : 2;
+        if (c == 'm')
+            b.set.model = optarg;
+        else if (c == 'o')
+            b.set.mode = optarg;
+        else if (c == 'b')
+            b.set.batch = atoi(optarg);
+        else if (c == 't')
+            b.set.threads = atoi(optarg);
+        else if (c == 's')
+            b.set.seconds = atof(optarg);
+        else if (c == 'w')
+            b.set.warmup = atof(optarg);
+        else if (c == 'n')
+            b.set.windows = atoi(optarg);
+        else if (c == 'p')
+            b.set.optimizer = optarg;
+        else if (c == 'd')
+            b.set.data = optarg;
+        else if (c == 'l')
+            b.set.rate = atof(optarg);
+        else if (c == 'e')
+            b.set.explain = true;
+        else
+            return usage(), c == 'h' ? 0 : 2;
     }
     if (b.set.batch < 1 || b.set.windows < 1) return usage(), 2;
     start(&b);
     measure(&b);
+    tw_loader_destroy(b.loader);
+    tw_dataset_destroy(b.dataset);
     tw_program_destroy(b.program);
     tw_model_destroy(b.model);
     tw_context_destroy(b.context);

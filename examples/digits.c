@@ -1,5 +1,5 @@
-/* Learns to read handwritten digits: 8x8 images, bundled with the library. Saves the model, its history and a picture of the
- * learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. */
+/* Learns to read handwritten digits: 8x8 images, bundled with the library. Saves the model, its history and a picture
+ * of the learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. */
 #define _POSIX_C_SOURCE 200809L
 #include <talweg/talweg.h>
 
@@ -82,16 +82,17 @@ static arguments parse(int argc, char **argv) {
 /* ---- what one sees while it trains ---- */
 
 /* One line, rewritten a few times a second; only where somebody watches. */
+static void clear_line(void) {
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%79s\r", "");
+}
+
 static bool show_step(void *user, const tw_progress *p) {
     double *shown = user;
-    bool last = p->step == p->steps;
-    if (!isatty(STDERR_FILENO) || (p->seconds - *shown < 0.1 && !last)) return false;
+    if (p->step == p->steps) clear_line();
+    if (!isatty(STDERR_FILENO) || p->seconds - *shown < 0.1 || p->step == p->steps) return false;
     *shown = p->seconds;
-    char left[32] = "--";
-    if (p->seconds_left >= 0) snprintf(left, sizeof left, "%.0f s", p->seconds_left);
-    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %s left   ", p->epoch + 1, p->epochs,
-            (long long)p->step, (long long)p->steps, p->train.loss, p->images_per_second, left);
-    if (last) fprintf(stderr, "\r%79s\r", "");
+    fprintf(stderr, "\repoch %d/%d, step %lld/%lld: loss %.4f, %.0f images/s, %.0f s left   ", p->epoch + 1, p->epochs,
+            (long long)p->step, (long long)p->steps, p->train.loss, p->images_per_second, p->seconds_left);
     fflush(stderr);
     return false;
 }
@@ -105,7 +106,7 @@ static bool show_epoch(void *user, const tw_progress *p) {
     return false;
 }
 
-/* The first Ctrl-C ends training after the step under way, and what was learned is saved; the second ends the program. */
+/* The first Ctrl-C ends training after the step under way, and what was learned is saved; a second ends the program. */
 static tw_trainer *running;
 
 static void on_interrupt(int number) {
@@ -176,6 +177,7 @@ int main(int argc, char **argv) {
                                        .on_step = show_step, .on_epoch = show_epoch, .user = &shown)));
     stop_on_interrupt(trainer);
     tw_status status = tw_trainer_fit(trainer, train, test);
+    clear_line();
     if (status != TW_STOPPED) check(status);
 
     save(&a, model, trainer);

@@ -1,8 +1,9 @@
-/* LeNet-5 on MNIST: about 99.1 % of the test images right after 5 epochs. */
+/* LeNet-5 on MNIST: AdamW with its default rate, 0.001, and a cosine; about 99.1 % right after 5 epochs. */
 #include <talweg/talweg.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char usage[] = "usage: mnist_lenet DIR [--epochs N] [--threads N] [--seed N] [--help]\n";
 
@@ -11,10 +12,8 @@ static void check(tw_status status) {
 }
 
 static uint64_t number(const char *text) {
-    char *end;
-    uint64_t value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end) fprintf(stderr, "mnist_lenet: not a number: '%s'\n", text), exit(2);
-    return value;
+    if (!*text || text[strspn(text, "0123456789")]) fprintf(stderr, "mnist_lenet: not a number: '%s'\n", text), exit(2);
+    return strtoull(text, NULL, 10);
 }
 
 static bool show_epoch(void *user, const tw_progress *p) {
@@ -36,7 +35,6 @@ int main(int argc, char **argv) {
         if (option == '?') optind = argc;
     }
     if (optind != argc - 1 || !epochs) return fputs(usage, stderr), 2;
-
     tw_context *context;
     tw_dataset *train, *test;
     tw_model *model;
@@ -46,8 +44,7 @@ int main(int argc, char **argv) {
     check(tw_dataset_open(&test, context, argv[optind], TW_TEST, NULL));
     check(tw_model_create(&model, context));
     check(tw_model_build(model, tw_zoo_lenet5(model, tw_input(model, 1, 28, 28), 10), TW_OPTIONS(model, .seed = seed)));
-    tw_optimizer_options adamw = {
-        .kind = TW_ADAMW, .learning_rate = 1e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
+    tw_optimizer_options adamw = {.kind = TW_ADAMW, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
     check(tw_trainer_create(
         &trainer, model,
         TW_OPTIONS(trainer, .epochs = (int)epochs, .batch = 64, .optimizer = adamw, .on_epoch = show_epoch)));

@@ -1,5 +1,5 @@
-/* Training by hand: what a trainer does for you, written out over loaders and programs, on the bundled digits. Begin here if you want
- * to change the loop itself. */
+/* Training by hand: what a trainer does for you, written out over loaders and programs, on the bundled digits. Begin
+ * here if you want to change the loop itself. */
 #include <talweg/talweg.h>
 
 #include <getopt.h>
@@ -33,7 +33,8 @@ static uint64_t number(const char *text, uint64_t largest) {
     exit(2);
 }
 
-/* A loader gives batches of BATCH samples and, at the end, a shorter one. Shapes are fixed in a program, so there are two. */
+/* A loader gives batches of BATCH samples and, at the end, a shorter one. A program's shapes are fixed: so there are
+ * two. */
 typedef struct programs {
     tw_program *full, *rest;
 } programs;
@@ -55,8 +56,8 @@ static void destroy_programs(programs *p) {
     tw_program_destroy(p->rest);
 }
 
-/* One time through a data set. Runs the programs on every batch; returns how many samples were classified right. A training program's
- * run is all of a step: forward, loss, backward, update. */
+/* One time through a data set: runs the programs on every batch and returns how many samples were classified right. A
+ * training program's run is all of a step: forward, loss, backward, update. */
 static int64_t run_epoch(tw_loader *loader, int64_t epoch, const programs *p, const tw_value *images,
                          const tw_value *labels, const tw_value *guess, double *mean_loss) {
     int64_t samples = 0, right = 0;
@@ -86,7 +87,8 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
     tw_context *context;
     check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = threads)));
 
-    /* Data: samples in memory, and loaders that make normalised batches of them. The test set is normalised as the training set is. */
+    /* Data: samples in memory, and loaders that make normalised batches of them. The test set is normalised as the
+     * training set is. */
     tw_dataset *train_set, *test_set;
     check(tw_dataset_open(&train_set, context, folder, TW_TRAIN, NULL));
     check(tw_dataset_open(&test_set, context, folder, TW_TEST, NULL));
@@ -98,7 +100,7 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
     check(tw_loader_create(&test_loader, test_set,
                            TW_OPTIONS(loader, .batch = BATCH, .no_shuffle = true, .normalization = normalization)));
 
-    /* The graph: from images to logits; then, with the labels, to the loss. What is to be measured is part of it too. */
+    /* The graph: from images to logits, with the labels to the loss. What is to be measured is part of it too. */
     tw_model *model;
     check(tw_model_create(&model, context));
     tw_value *images = tw_input(model, 1, SIDE, SIDE), *labels = tw_input_labels(model, "labels");
@@ -110,7 +112,7 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
     tw_value *guess = tw_argmax(model, logits);
     check(tw_model_build(model, logits, TW_OPTIONS(model, .seed = seed)));
 
-    /* Programs: the graph compiled for a batch size. With train and an optimizer, a run ends with an update of the model. */
+    /* Programs: the graph compiled for a batch size. With train and an optimizer, a run ends with an update. */
     tw_optimizer_options optimizer = TW_OPTIMIZER_OPTIONS_INIT;
     optimizer.kind = TW_ADAMW;
     optimizer.learning_rate = 3e-3;

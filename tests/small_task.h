@@ -1,4 +1,5 @@
-/* A task that a small network learns in a second, for the tests of the trainer: bars in noise, at a place that tells the class. */
+/* A task that a small network learns in a second, for the tests of the trainer: bars in noise, whose place is the
+ * class. */
 #ifndef TALWEG_TESTS_SMALL_TASK_H
 #define TALWEG_TESTS_SMALL_TASK_H
 

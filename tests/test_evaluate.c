@@ -1,4 +1,4 @@
-/* Measuring and predicting: counts and averages known by construction, nothing changed by it, and data that does not fit. */
+/* Measuring and predicting: counts and averages known by construction, and nothing changed by it. */
 #define _POSIX_C_SOURCE 200809L /* strdup */
 #include "small_task.h"
 
@@ -24,7 +24,7 @@ static void always_first(tw_model *model, float logit) {
     CHECK_OK(tw_parameter_write(model, "fc1.bias", bias, TASK_CLASSES));
 }
 
-/* Ten samples in batches of four, seven of class 0: 0.7, not what repeats in a filled-up last batch would make of it. */
+/* Ten samples, seven of class 0: 0.7 for any batch, not what repeats in a filled-up last batch would make of it. */
 static void every_sample_counts_once(void **state) {
     (void)state;
     const int32_t labels[COUNT] = {0, 0, 0, 1, 0, 0, 2, 2, 0, 0};
@@ -51,6 +51,26 @@ static void every_sample_counts_once(void **state) {
     }
     tw_model_destroy(model);
     tw_dataset_destroy(data);
+}
+
+/* A data set of another size needs another program; only so many are kept. */
+static void any_number_of_sizes_needs_bounded_memory(void **state) {
+    (void)state;
+    tw_model *model = task_plain_model(task_context, 1);
+    tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .no_normalization = true));
+    uint64_t blocks[40];
+    for (int size = 40; size > 0; size--) {
+        tw_dataset *data = task_data(task_context, size, 1);
+        tw_metrics metrics;
+        CHECK_OK(tw_trainer_evaluate(trainer, data, &metrics));
+        assert_int_equal(metrics.samples, size);
+        tw_dataset_destroy(data);
+        blocks[size - 1] = tw_context_get_memory(task_context).blocks;
+    }
+    assert_true(blocks[36] > blocks[39]); /* the first few are kept */
+    assert_int_equal(blocks[20], blocks[0]);
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
 }
 
 /* Twelve classes, logits falling with the class: the sample of class c has rank c. */
@@ -223,7 +243,8 @@ static void evaluation_is_its_own_mode(void **state) {
     tw_dataset_destroy(test);
 }
 
-/* loss_s = (1 - s) loss + s mean_c -log p_c. With logits 10, 0, 0: -log p is e, 10 + e, 10 + e, e = log(1 + 2 exp(-10)). */
+/* loss_s = (1 - s) loss + s mean_c -log p_c. With logits 10, 0, 0, -log p is e, 10 + e, 10 + e; e = log(1 + 2
+ * exp(-10)). */
 static void smoothing_is_for_training_alone(void **state) {
     (void)state;
     const int32_t labels[COUNT] = {0};
@@ -282,6 +303,7 @@ static void flat_inputs_take_samples_in_order(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         with_context(every_sample_counts_once),
+        with_context(any_number_of_sizes_needs_bounded_memory),
         with_context(top5_counts_the_first_five),
         with_context(not_a_number_is_no_class),
         with_context(samples_are_normalised),

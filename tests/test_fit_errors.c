@@ -1,4 +1,4 @@
-/* What fit and its trainer refuse, and that everything works on afterwards; memory: none taken while training, any of it refused. */
+/* What a trainer refuses, and that it works on afterwards. Memory: none taken while training, any of it refused. */
 #include "small_task.h"
 
 #include <math.h>

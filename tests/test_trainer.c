@@ -1,4 +1,5 @@
-/* Fitting: what it learns, the same bytes for any number of threads and workers, batches and averages, stopping, progress, schedules. */
+/* Fitting: what it learns, the same bytes for any number of threads and workers, batches and averages, rates, stopping,
+ * progress. */
 #define _POSIX_C_SOURCE 200809L /* sigaction, nanosleep */
 #include "small_task.h"
 #include "trainer/trainer.h"

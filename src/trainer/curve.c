@@ -1,4 +1,5 @@
-/* The history as a picture: two panels, loss and accuracy over epochs, of training and test. SVG, which every browser shows. */
+/* The history as a picture: two panels, loss and accuracy over epochs, of training and test. SVG, which every browser
+ * shows. */
 #include "trainer.h"
 
 #include <math.h>

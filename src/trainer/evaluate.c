@@ -1,4 +1,4 @@
-/* Measuring a model on a data set, predicted classes, the confusion matrix. None of it changes anything in the model. */
+/* Measuring a model on a data set, predicted classes, the confusion matrix. None of it changes the model. */
 #include "trainer.h"
 
 #include <string.h>

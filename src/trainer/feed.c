@@ -1,4 +1,5 @@
-/* From a data set to programs: does it fit the model, its loader, a program for full batches and one for a shorter last one. */
+/* From a data set to programs: whether it fits the model, its loader, and programs for full batches and a shorter last
+ * one. */
 #include "trainer.h"
 #include "program/program.h"
 

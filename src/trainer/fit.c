@@ -1,5 +1,5 @@
-/* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step; from then on
- * nothing is allocated. */
+/* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step;
+ * from then on nothing is allocated. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "trainer.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What a sample costs in evaluation, as a share of training, until an evaluation has been timed: forward, but no backward. */
+/* What a sample costs in evaluation, as a share of training, until one has been timed: forward, but no backward. */
 static const double evaluation_share = 1.0 / 3;
 
 typedef struct spent {
@@ -46,7 +46,7 @@ static bool evaluation_due(const fit *f, int epoch) {
     return evaluations_from(f, epoch) > evaluations_from(f, epoch + 1);
 }
 
-/* At the speed so far of this very call: a fit that goes on from an earlier one must not count that one's steps as its own. */
+/* At the speed so far of this very call: a fit that goes on from an earlier one must not count its steps as its own. */
 static double seconds_left(const fit *f, int evaluated) {
     const tw_progress *p = &f->progress;
     if (!f->training.samples) return -1;
@@ -173,8 +173,8 @@ static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *tr
     return TW_OK;
 }
 
-/* A cosine that ended with the last fit would leave nothing to learn with: it is spread anew over all updates, those before and those
- * to come. */
+/* A cosine that ended with the last fit would leave nothing to learn with: it is spread anew over all updates, those
+ * before and those to come. */
 static void settle_schedule(tw_trainer *trainer, int64_t steps) {
     tw_schedule *schedule = &trainer->options.optimizer.schedule;
     *schedule = trainer->schedule;

@@ -73,14 +73,10 @@ tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, tw_p
     TWI_TRY(reserve_results(trainer, batch));
     twi_cached *cached = find(trainer, use, batch);
     if (!cached) {
-        tw_program *made;
-        TWI_TRY(make(trainer, use, batch, &made));
         cached = make_room(trainer);
-        if (!cached) {
-            tw_program_destroy(made);
+        if (!cached)
             return TWI_FAIL(TW_ERROR_STATE, "trainer: all of its %d programs are at work", TWI_CACHED_PROGRAMS);
-        }
-        cached->program = made;
+        TWI_TRY(make(trainer, use, batch, &cached->program));
         cached->use = use;
     }
     cached->holders++;

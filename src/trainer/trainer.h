@@ -1,5 +1,5 @@
-/* The inside of a trainer, as its files share it: trainer.c makes the object, programs.c keeps its programs, feed.c brings data to
- * them, fit.c trains, evaluate.c measures and predicts, history.c and curve.c write down what came out. */
+/* The inside of a trainer, as its files share it: trainer.c makes the object, programs.c keeps its programs, feed.c
+ * brings data to them, fit.c trains, evaluate.c measures and predicts, history.c and curve.c write it down. */
 #ifndef TWI_TRAINER_TRAINER_H
 #define TWI_TRAINER_TRAINER_H
 
@@ -24,7 +24,7 @@ typedef struct twi_cached {
     uint64_t asked; /* when it was last wanted */
 } twi_cached;
 
-/* Full and shorter last batch of fit's two data sets, the same of two more evaluated from a callback, and two to spare. */
+/* Full and shorter last batch of fit's two data sets and of one more evaluated in a callback; and two to spare. */
 enum { TWI_CACHED_PROGRAMS = 8 };
 
 struct tw_trainer {
@@ -71,7 +71,7 @@ typedef struct twi_fed {
     int64_t first; /* place of its first sample in the epoch */
 } twi_fed;
 
-/* Does a data set fit the model? `what` begins the message, e.g. "tw_trainer_fit: the training set". Errors: MISMATCH, LABEL. */
+/* Does a data set fit the model? `what` begins the message, e.g. "the training set". Errors: MISMATCH, LABEL. */
 tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled, const char *what);
 /* Batches an epoch of training. */
 int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dataset);
@@ -93,7 +93,8 @@ typedef struct twi_tally {
 /* Adds what a run of a training or evaluation program found. */
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed);
 tw_metrics twi_tally_metrics(const twi_tally *tally);
-/* Runs a whole data set through evaluation programs. Breaks off when a stop is asked for, if `stoppable`: then *out has no samples. */
+/* Runs a whole data set through evaluation programs. If `stoppable`, breaks off where a stop is asked for, and *out has
+ * no samples. */
 tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out);
 
 /* ---- history.c ---- */

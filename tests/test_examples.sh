@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Each example program on small data: its last line, its files, its exit status, and what it writes where nobody watches.
+set -u
+bin=${TALWEG_BUILD_DIR:?}/bin
+work=$(mktemp -d "${TMPDIR:-/tmp}/talweg-examples-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+failures=0
+for program in digits training_loop mnist_lenet cifar_resnet; do
+    [ -x "$bin/$program" ] || { echo "skipped: the examples are not built (TALWEG_EXAMPLES)"; exit 77; }
+done
+
+fail() {
+    echo "FAILED: $*"
+    sed 's/^/    /' "$work/out" "$work/err"
+    failures=$((failures + 1))
+}
+# Runs a program, its output kept in out and err.
+expect() { # status program arguments...
+    local status=0 wanted=$1
+    "$bin/$2" "${@:3}" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    [ "$status" = "$wanted" ] || fail "${*:2}: exit status $status, expected $wanted"
+}
+says() { grep -qF -- "$2" "$work/$1" || fail "no '$2' in $1"; }
+# The last line is the accuracy, and it is so high.
+ends_with_accuracy() { # at least
+    tail -n 1 "$work/out" | grep -qE '^test accuracy [0-9]+[.][0-9][0-9] %$' || fail "the last line is no accuracy"
+    tail -n 1 "$work/out" | awk -v least="$1" '{ exit !($3 >= least) }' || fail "the accuracy is below $1 %"
+    ! grep -q $'[\r\e]' "$work/out" "$work/err" || fail "carriage returns or escapes where no terminal is"
+}
+
+# ---- data sets of the published formats, a few samples each: a class is a brightness ----
+
+bytes() { # value count
+    head -c "$2" /dev/zero | tr '\0' "\\$(printf %03o "$1")"
+}
+word() { printf "\\x$(printf %02x $(($1 >> 24 & 255)))\\x$(printf %02x $(($1 >> 16 & 255)))\\x$(printf %02x $(($1 >> 8 & 255)))\\x$(printf %02x $(($1 & 255)))"; }
+idx() { # prefix samples
+    { word 0x803; word "$2"; word 28; word 28; for ((i = 0; i < $2; i++)); do bytes $((i % 10 * 25)) 784; done; } >"$work/mnist/$1-images-idx3-ubyte"
+    { word 0x801; word "$2"; for ((i = 0; i < $2; i++)); do bytes $((i % 10)) 1; done; } >"$work/mnist/$1-labels-idx1-ubyte"
+}
+cifar() { # file samples
+    for ((i = 0; i < $2; i++)); do bytes $((i % 10)) 1; bytes $((i % 10 * 25)) 3072; done >"$work/cifar/$1"
+}
+mkdir "$work/mnist" "$work/cifar" "$work/a" "$work/b" "$work/c" "$work/d"
+idx train 70
+idx t10k 10
+cifar data_batch_1.bin 70
+cifar data_batch_2.bin 20
+cifar test_batch.bin 10
+
+# ---- digits: the whole recipe, and its files ----
+
+expect 0 digits --out "$work/a"
+ends_with_accuracy 97.5
+for file in digits.safetensors history.csv digits-curve.svg; do
+    [ -s "$work/a/$file" ] || fail "digits left no $file"
+    says out "$work/a/$file"
+done
+[ "$(wc -l <"$work/a/history.csv")" = 21 ] || fail "history.csv has no 20 epochs"
+for run in "b 5 1" "c 5 2" "d 6 1"; do # folder, seed, threads
+    read -r folder seed threads <<<"$run"
+    expect 0 digits --out "$work/$folder" --epochs 1 --seed "$seed" --threads "$threads"
+done
+cmp -s "$work/b/digits.safetensors" "$work/c/digits.safetensors" || fail "one seed, two models"
+cmp -s "$work/b/digits.safetensors" "$work/d/digits.safetensors" && fail "two seeds, one model"
+
+# ---- digits: Ctrl-C ends it after a step, with everything saved ----
+
+rm "$work"/a/*
+"$bin/digits" --out "$work/a" --epochs 100000 >"$work/out" 2>"$work/err" &
+for ((i = 0; i < 300; i++)); do grep -q '^epoch  2' "$work/out" && break; sleep 0.1; done
+kill -INT $!
+wait $!
+[ $? = 130 ] || fail "digits, interrupted, does not end with 130"
+ends_with_accuracy 30
+[ -s "$work/a/digits.safetensors" ] && [ -s "$work/a/history.csv" ] || fail "digits, interrupted, saved nothing"
+
+# ---- the others ----
+
+expect 0 training_loop --epochs 3 --seed 4
+ends_with_accuracy 80
+expect 0 mnist_lenet "$work/mnist" --epochs 2 --threads 1
+ends_with_accuracy 0
+says out "epoch 2/2"
+expect 0 cifar_resnet "$work/cifar" --epochs 2 --save "$work/resnet.safetensors"
+ends_with_accuracy 0
+says out "90 images to learn from"
+[ -s "$work/resnet.safetensors" ] || fail "cifar_resnet saved nothing"
+
+# ---- help, mistakes, trouble ----
+
+for program in digits training_loop mnist_lenet cifar_resnet; do
+    expect 0 $program --help
+    says out "usage: $program"
+    expect 2 $program --nonsense
+    says err "usage: $program"
+    expect 2 $program --epochs many
+    says err "many"
+done
+expect 2 mnist_lenet
+expect 2 cifar_resnet
+for program in "digits --data" "training_loop --data" mnist_lenet cifar_resnet; do
+    # shellcheck disable=SC2086
+    expect 1 $program "$work/nowhere"
+    says err "TW_ERROR_FILE: $work/nowhere"
+done
+expect 1 mnist_lenet "$work/cifar"
+says err "TW_ERROR_MISMATCH"
+expect 1 digits --epochs 1 --out "$work/nowhere"
+says err "$work/nowhere/digits.safetensors"
+
+# ---- a line that is rewritten: only on a terminal ----
+
+if script -qec true /dev/null >/dev/null 2>&1; then
+    script -qec "'$bin/digits' --epochs 1 --out '$work/a'" /dev/null >"$work/out" </dev/null
+    grep -q $'\repoch 1/1, step' "$work/out" || fail "no progress line on a terminal"
+fi
+exit $((failures > 0))

@@ -10,27 +10,17 @@ typedef struct match {
     int step[TWI_PATTERN_MEMBERS];
 } match;
 
-static bool reads(const twi_step *step, int buffer) {
+/* Operands through which a step reads a buffer, itself or as a view of it. */
+static int count_reads(const tw_program *program, const twi_step *step, int buffer) {
+    int count = 0;
     for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
-        if (step->operand[o] == buffer && step->kernel->operand[o].access != TWI_WRITE) return true;
-    return false;
-}
-
-static bool writes(const twi_step *step, int buffer) {
-    for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
-        if (step->operand[o] == buffer && step->kernel->operand[o].access != TWI_READ) return true;
-    return false;
+        count += step->operand[o] >= 0 && step->kernel->operand[o].access != TWI_WRITE &&
+                 twi_program_root(program, step->operand[o]) == buffer;
+    return count;
 }
 
 static bool is_kernel(const twi_step *step, const char *name) {
     return step->kernel && strcmp(step->kernel->name, name) == 0;
-}
-
-/* Some view of the buffer exists: then its readers cannot all be seen. */
-static bool has_views(const tw_program *program, int buffer) {
-    for (int i = 0; i < program->buffer_count; i++)
-        if (program->buffer[i].alias == buffer) return true;
-    return false;
 }
 
 static bool find_members(const tw_program *program, match *m) {
@@ -61,23 +51,32 @@ static int last_step(const match *m) {
 
 /* May `buffer`, written by a member, vanish (or, if kept, be written as late as the last member)? */
 static bool readers_allow(const tw_program *program, const match *m, int buffer, bool kept) {
-    if (!kept && (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA ||
-                  has_views(program, buffer)))
-        return false;
+    if (!kept && (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA)) return false;
     int last = last_step(m);
     for (int i = 0; i < program->step_count; i++)
-        if (reads(&program->step[i], buffer) && !is_member(m, i) && (!kept || i < last)) return false;
+        if (count_reads(program, &program->step[i], buffer) && !is_member(m, i) && (!kept || i < last)) return false;
     return true;
 }
 
-static bool kept_by_replacement(const tw_program *program, const match *m, int buffer) {
+/* What becomes of a buffer that a member writes. */
+typedef enum fate {
+    FATE_GONE,
+    FATE_KEPT,  /* the replacement writes it */
+    FATE_MISSED /* the replacement reads it, and nobody would write it: add(y, y) after a norm that vanishes */
+} fate;
+
+static fate fate_of(const tw_program *program, const match *m, int buffer) {
+    fate found = FATE_GONE;
     for (int o = 0; o < TWI_MAX_OPERANDS; o++) {
         const twi_pattern_operand *take = &m->pattern->operand[o];
-        if (take->member >= 0 && program->step[m->step[take->member]].operand[take->operand] == buffer &&
-            writes(&program->step[m->step[take->member]], buffer))
-            return true;
+        if (take->member < 0) continue; /* a new mask */
+        const twi_step *member = &program->step[m->step[take->member]];
+        int taken = member->operand[take->operand];
+        if (taken < 0 || twi_program_root(program, taken) != buffer) continue;
+        if (member->kernel->operand[take->operand].access == TWI_READ) return FATE_MISSED;
+        found = FATE_KEPT;
     }
-    return false;
+    return found;
 }
 
 static bool legal(const tw_program *program, const match *m) {
@@ -86,7 +85,8 @@ static bool legal(const tw_program *program, const match *m) {
         for (int o = 0; o < step->kernel->operand_count; o++) {
             int buffer = step->operand[o];
             if (buffer < 0 || step->kernel->operand[o].access == TWI_READ) continue;
-            if (!readers_allow(program, m, buffer, kept_by_replacement(program, m, buffer))) return false;
+            fate then = fate_of(program, m, buffer);
+            if (then == FATE_MISSED || !readers_allow(program, m, buffer, then == FATE_KEPT)) return false;
         }
     }
     return true;
@@ -165,20 +165,20 @@ static const twi_absorb *absorb_row(const twi_step *producer, const twi_step *re
     return NULL;
 }
 
-/* The producer goes if every reader of its output has a twin. */
+/* The producer goes if every reader of its output has a twin, which replaces one operand: none may read it twice. */
 static tw_status absorb(tw_program *program, int at) {
     const twi_step producer = program->step[at];
     int value = producer.operand[2], hits = 0;
-    if (program->buffer[value].pinned || has_views(program, value)) return TW_OK;
+    if (program->buffer[value].pinned) return TW_OK;
     for (int i = 0; i < program->step_count; i++) {
-        if (!reads(&program->step[i], value)) continue;
-        if (!absorb_row(&producer, &program->step[i], value)) return TW_OK;
+        int reads = count_reads(program, &program->step[i], value);
+        if (!reads) continue;
+        if (reads > 1 || !absorb_row(&producer, &program->step[i], value)) return TW_OK;
         hits++;
     }
     if (!hits) return TW_OK;
     for (int i = 0; i < program->step_count; i++) {
-        const twi_absorb *row =
-            reads(&program->step[i], value) ? absorb_row(&producer, &program->step[i], value) : NULL;
+        const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
         if (!row) continue;
         twi_step twin = program->step[i];
         TWI_TRY(twi_program_kernel(program, row->twin, &twin.kernel));

@@ -13,7 +13,7 @@ enum { ALIGNMENT = 64 };
 typedef struct block {
     size_t bytes, offset;
     int first, last;
-    int owner;    /* buffer, or -1 - index of a workspace */
+    int order;    /* among the blocks to be placed: equals stay as they came, so that a plan is always the same */
     size_t *home; /* where the offset is wanted */
 } block;
 
@@ -23,7 +23,7 @@ static int by_size(const void *a, const void *b) {
     const block *x = a, *y = b;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
     if (x->first != y->first) return x->first < y->first ? -1 : 1;
-    return x->home < y->home ? -1 : x->home > y->home;
+    return x->order < y->order ? -1 : x->order > y->order;
 }
 
 static int by_offset(const void *a, const void *b) {
@@ -31,10 +31,8 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Largest first, each at the lowest offset free during its whole life. Returns the peak. */
-static tw_status place(twi_memory *memory, block *blocks, int count, size_t *peak) {
-    block **near;
-    TWI_TRY(twi_get(memory, &near, (size_t)count, sizeof *near, "memory plan"));
+/* Largest first, each at the lowest offset free during its whole life. */
+static tw_status place_among(block *blocks, int count, block **near, size_t *peak) {
     qsort(blocks, (size_t)count, sizeof *blocks, by_size);
     *peak = 0;
     for (int i = 0; i < count; i++) {
@@ -42,25 +40,32 @@ static tw_status place(twi_memory *memory, block *blocks, int count, size_t *pea
         for (int k = 0; k < i; k++)
             if (blocks[k].first <= blocks[i].last && blocks[i].first <= blocks[k].last) near[neighbours++] = &blocks[k];
         qsort(near, (size_t)neighbours, sizeof *near, by_offset);
-        size_t at = 0;
+        size_t at = 0, end;
         for (int k = 0; k < neighbours; k++) {
-            if (near[k]->offset >= at + blocks[i].bytes) break;
-            size_t end = near[k]->offset + aligned(near[k]->bytes);
+            if (near[k]->offset >= at && near[k]->offset - at >= blocks[i].bytes) break;
+            end = near[k]->offset + aligned(near[k]->bytes);
             if (end > at) at = end;
         }
-        blocks[i].offset = at;
-        *blocks[i].home = at;
-        if (at + aligned(blocks[i].bytes) > *peak) *peak = at + aligned(blocks[i].bytes);
+        TWI_TRY(twi_add_size(&end, at, aligned(blocks[i].bytes), "memory plan"));
+        blocks[i].offset = *blocks[i].home = at;
+        if (end > *peak) *peak = end;
     }
-    twi_put(memory, near);
     return TW_OK;
+}
+
+static tw_status place(twi_memory *memory, block *blocks, int count, size_t *peak) {
+    block **near;
+    TWI_TRY(twi_get(memory, &near, (size_t)count, sizeof *near, "memory plan"));
+    tw_status status = place_among(blocks, count, near, peak);
+    twi_put(memory, near);
+    return status;
 }
 
 static twi_buffer *root_of(tw_program *program, int buffer) {
     return &program->buffer[twi_program_root(program, buffer)];
 }
 
-/* First and last use, in segments (or in steps of one segment), of every buffer that owns memory. */
+/* First and last segment that uses each buffer that owns memory. */
 static void find_lives(tw_program *program) {
     for (int i = 0; i < program->buffer_count; i++) {
         program->buffer[i].first = program->segment_count;
@@ -136,7 +141,9 @@ typedef struct planner {
 } planner;
 
 static void add_block(planner *p, size_t bytes, int first, int last, size_t *home) {
-    if (bytes) p->block[p->count++] = (block){bytes, 0, first, last, 0, home};
+    if (!bytes) return;
+    p->block[p->count] = (block){bytes, 0, first, last, p->count, home};
+    p->count++;
 }
 
 /* Arena: planned buffers, shared workspaces (whole run), partial sums (their segment). */

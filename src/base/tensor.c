@@ -242,8 +242,8 @@ static void convert_run(void *argument, char *elements, int64_t position, int64_
 }
 
 tw_status tw_tensor_cast(tw_tensor **out, const tw_tensor *tensor, tw_dtype dtype) {
+    if (out) *out = NULL;
     if (!out || !tensor) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_tensor_cast: %s is NULL", out ? "tensor" : "out");
-    *out = NULL;
     TWI_TRY(create(out, tensor->storage->memory, dtype, &tensor->shape, "tw_tensor_cast"));
     for_each_run(tensor, convert_run, &(conversion){.to = *out, .from = tensor->dtype});
     return TW_OK;
@@ -283,9 +283,9 @@ static tw_status work_out_dim(twi_shape *shape, int64_t count, const char *what)
 
 tw_status tw_tensor_reshape(tw_tensor **out, tw_tensor *tensor, int rank, const int64_t *dims) {
     const char *what = "tw_tensor_reshape";
+    if (out) *out = NULL;
     if (!out || !tensor || (rank > 0 && !dims))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", what, !out ? "out" : !tensor ? "tensor" : "dims");
-    *out = NULL;
     if (!is_contiguous(tensor))
         return TWI_FAIL(TW_ERROR_STATE,
                         "%s: the tensor is a view with gaps between its elements; make a copy of it first, "
@@ -311,8 +311,8 @@ tw_status tw_tensor_reshape(tw_tensor **out, tw_tensor *tensor, int rank, const 
 
 tw_status tw_tensor_slice(tw_tensor **out, tw_tensor *tensor, int axis, int64_t start, int64_t length) {
     const char *what = "tw_tensor_slice";
+    if (out) *out = NULL;
     if (!out || !tensor) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", what, out ? "tensor" : "out");
-    *out = NULL;
     char text[TWI_SHAPE_TEXT];
     if (axis < 0 || axis >= tensor->shape.rank)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: axis %d, but %s has axes 0 to rank - 1 = %d", what, axis,

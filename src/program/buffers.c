@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-static const char *kernel_side(const tw_program *program) { return program->model->context->backend->name; }
-
 tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index) {
     if (program->buffer_count == program->buffer_capacity) {
         int grown = program->buffer_capacity ? 2 * program->buffer_capacity : 128;
@@ -53,7 +51,7 @@ tw_status twi_program_kernel(const tw_program *program, const char *name, const 
     *out = twi_registry_find_kernel(twi_program_context(program)->registry, name);
     return *out ? TW_OK
                 : TWI_FAIL(TW_ERROR_UNSUPPORTED, "kernel '%s' is missing from the registry (back end %s)", name,
-                           kernel_side(program));
+                           twi_program_context(program)->backend->name);
 }
 
 int twi_program_root(const tw_program *program, int buffer) {

@@ -26,7 +26,7 @@ typedef struct twi_pattern {
     twi_pattern_member member[TWI_PATTERN_MEMBERS];
     const char *replacement;
     twi_pattern_operand operand[TWI_MAX_OPERANDS];
-    /* With a mask: readers of the replacement's output `masked_output` that need only its sign take the mask instead. */
+    /* With a mask: readers of the output it is shaped like that need only its sign take the mask instead. */
     const char *sign_reader, *mask_reader;
     int8_t sign_operand;
 } twi_pattern;

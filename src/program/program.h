@@ -28,7 +28,7 @@ typedef struct twi_buffer {
     int64_t stride[TW_MAX_RANK];
     size_t bytes, sample_bytes;
     /* memory plan */
-    int first, last; /* segments of first and last use; first -1: before the run */
+    int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */
     size_t offset;
     int over; /* shares the memory of this buffer, in place; -1: none */
@@ -113,8 +113,7 @@ tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
-/* The update part of a program (lower_update.c). */
-/* A step that raises a fault where a gradient is not finite. */
+/* lower_update.c: a step that raises a fault where a gradient is not finite, and the steps of the update. */
 tw_status twi_lower_gradient_check(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
 

@@ -15,7 +15,7 @@ typedef struct row_sum {
 /* e[c] = exp(x[c] - largest), then zeros to whole vectors. */
 static row_sum row_exponentials(float *e, const float *x, int64_t classes) {
     int64_t padded = twi_classes_padded(classes);
-    if (e != x) memcpy(e, x, (size_t)classes * sizeof(float));
+    memcpy(e, x, (size_t)classes * sizeof(float));
     for (int64_t c = classes; c < padded; c++) e[c] = -INFINITY;
     vec most = vec_load(e);
     for (int64_t c = VEC_WIDTH; c < padded; c += VEC_WIDTH) {

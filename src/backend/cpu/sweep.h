@@ -24,7 +24,7 @@ typedef struct twi_sweep {
     int64_t channels, period;
     const float *coef[TWI_SWEEP_COEFFICIENTS];
     float *sum[TWI_SWEEP_SUMS];
-    float *scratch; /* twi_sweep_scratch bytes */
+    float *scratch; /* what twi_sweep_prepare asks for */
 } twi_sweep;
 
 /* NULL if all batched operands of the call are dense f32 with channels innermost, else the reason. */

@@ -38,6 +38,23 @@ bool twi_shape_equal(const twi_shape *a, const twi_shape *b) {
     return true;
 }
 
+void twi_shape_row_major(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
+    int64_t step = 1;
+    for (int axis = shape->rank - 1; axis >= 0; axis--) {
+        stride[axis] = step;
+        step *= shape->dim[axis];
+    }
+}
+
+bool twi_shape_is_row_major(const twi_shape *shape, const int64_t stride[TW_MAX_RANK]) {
+    int64_t step = 1;
+    for (int axis = shape->rank - 1; axis >= 0; axis--) {
+        if (shape->dim[axis] != 1 && stride[axis] != step) return false;
+        step *= shape->dim[axis];
+    }
+    return true;
+}
+
 const char *twi_shape_text(const twi_shape *shape, char text[TWI_SHAPE_TEXT]) {
     /* Room for the longest: six numbers of 20 characters, separators and brackets. */
     int length = snprintf(text, TWI_SHAPE_TEXT, "[");

@@ -26,14 +26,6 @@ struct tw_tensor {
 
 /* --- places of elements --- */
 
-static void set_row_major(tw_tensor *tensor) {
-    int64_t stride = 1;
-    for (int axis = tensor->shape.rank - 1; axis >= 0; axis--) {
-        tensor->stride[axis] = stride;
-        stride *= tensor->shape.dim[axis];
-    }
-}
-
 /* Elements that lie side by side in row-major order; *outer becomes the number of leading axes that step over such runs. */
 static int64_t run_length(const tw_tensor *tensor, int *outer) {
     int64_t run = 1;
@@ -97,7 +89,7 @@ static tw_status create(tw_tensor **out, twi_memory *memory, tw_dtype dtype, con
     tensor->storage = store;
     tensor->dtype = dtype;
     tensor->shape = *shape;
-    set_row_major(tensor);
+    twi_shape_row_major(&tensor->shape, tensor->stride);
     *out = tensor;
     return TW_OK;
 failed:
@@ -305,7 +297,7 @@ tw_status tw_tensor_reshape(tw_tensor **out, tw_tensor *tensor, int rank, const 
     }
     TWI_TRY(create_view(out, tensor, what));
     (*out)->shape = shape;
-    set_row_major(*out);
+    twi_shape_row_major(&shape, (*out)->stride);
     return TW_OK;
 }
 

@@ -4,14 +4,6 @@
 
 #include <string.h>
 
-static void row_major(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
-    int64_t step = 1;
-    for (int i = shape->rank - 1; i >= 0; i--) {
-        stride[i] = step;
-        step *= shape->dim[i];
-    }
-}
-
 static void channels_last(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
     stride[1] = 1;
     stride[3] = shape->dim[1];
@@ -26,7 +18,7 @@ static tw_status lay_out(const tw_program *program, twi_buffer *buffer) {
     else if (buffer->batched && buffer->shape.rank == 4)
         channels_last(&buffer->shape, buffer->stride);
     else
-        row_major(&buffer->shape, buffer->stride);
+        twi_shape_row_major(&buffer->shape, buffer->stride);
     int64_t sample = buffer->batched ? twi_shape_count_from(&buffer->shape, 1) : twi_shape_count(&buffer->shape);
     if (buffer->store == TWI_BITS)
         buffer->sample_bytes = (size_t)twi_bits_bytes(sample);
@@ -36,22 +28,13 @@ static tw_status lay_out(const tw_program *program, twi_buffer *buffer) {
                         buffer->name);
 }
 
-/* Is the logical order of elements also their order in memory, up to axes of size 1? */
-static bool in_logical_order(const twi_buffer *buffer) {
-    int64_t step = 1;
-    for (int i = buffer->shape.rank - 1; i >= 0; i--) {
-        if (buffer->shape.dim[i] > 1 && buffer->stride[i] != step) return false;
-        step *= buffer->shape.dim[i];
-    }
-    return true;
-}
-
 /* A copy between two orders that agree is a view; what is read from outside keeps memory of its own. */
 static bool moves_nothing(const tw_program *program, const twi_step *step) {
     const twi_buffer *from = &program->buffer[step->operand[0]], *to = &program->buffer[step->operand[1]];
     if (to->source != TWI_SOURCE_ARENA || from->batched != to->batched || from->store != to->store) return false;
     bool same = twi_shape_equal(&from->shape, &to->shape) && memcmp(from->stride, to->stride, sizeof from->stride) == 0;
-    return same || (in_logical_order(from) && in_logical_order(to));
+    return same ||
+           (twi_shape_is_row_major(&from->shape, from->stride) && twi_shape_is_row_major(&to->shape, to->stride));
 }
 
 tw_status twi_pass_layout(tw_program *program) {

@@ -84,15 +84,6 @@ static void each_row(const walk *w, row_fn visit) {
     }
 }
 
-static bool row_major(const twi_buffer *buffer) {
-    int64_t step = 1;
-    for (int i = buffer->shape.rank - 1; i >= 0; i--) {
-        if (buffer->shape.dim[i] > 1 && buffer->stride[i] != step) return false;
-        step *= buffer->shape.dim[i];
-    }
-    return true;
-}
-
 /* Buffer of a value in this program, or an error. */
 static tw_status locate(const tw_program *program, const tw_value *value, const int *table, const void *host,
                         int64_t count, const char *function, const twi_buffer **out) {
@@ -138,7 +129,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
               .dtype = dtype,
               .device = twi_program_address(program, (int)(buffer - program->buffer)),
               .real_size = program->model->store.real_size};
-    bool same = row_major(buffer) &&
+    bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
                 ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
     if (same)
         return twi_program_context(program)->backend->copy_in(twi_program_context(program), w.device, data,
@@ -161,7 +152,8 @@ static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer
               .host_out = values,
               .device = twi_program_address(program, (int)(buffer - program->buffer)),
               .real_size = program->model->store.real_size};
-    bool same = row_major(buffer) && (!is_real(buffer->store) || w.real_size == sizeof(float));
+    bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
+                (!is_real(buffer->store) || w.real_size == sizeof(float));
     if (same)
         return twi_program_context(program)->backend->copy_out(twi_program_context(program), values, w.device,
                                                                buffer->bytes);

@@ -58,18 +58,16 @@ int twi_store_find(const twi_store *store, const char *name) {
 }
 
 void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
-    int64_t step = 1;
-    if (shape->rank == 4) { /* O,I,H,W stored as O,H,W,I: what NHWC convolutions read */
-        static const int order[4] = {1, 3, 2, 0};
-        for (int i = 0; i < 4; i++) {
-            stride[order[i]] = step;
-            step *= shape->dim[order[i]];
-        }
+    if (shape->rank != 4) {
+        twi_shape_row_major(shape, stride);
         return;
     }
-    for (int i = shape->rank - 1; i >= 0; i--) {
-        stride[i] = step;
-        step *= shape->dim[i];
+    /* O,I,H,W stored as O,H,W,I: what NHWC convolutions read */
+    static const int order[4] = {1, 3, 2, 0};
+    int64_t step = 1;
+    for (int i = 0; i < 4; i++) {
+        stride[order[i]] = step;
+        step *= shape->dim[order[i]];
     }
 }
 

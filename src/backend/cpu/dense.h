@@ -6,14 +6,7 @@
 #include "backend/step.h"
 
 /* One element after the other in logical order, the last axis fastest. */
-static inline bool twi_is_row_major(const twi_operand *o) {
-    int64_t step = 1;
-    for (int axis = o->shape.rank - 1; axis >= 0; axis--) {
-        if (o->shape.dim[axis] != 1 && o->stride[axis] != step) return false;
-        step *= o->shape.dim[axis];
-    }
-    return true;
-}
+static inline bool twi_is_row_major(const twi_operand *o) { return twi_shape_is_row_major(&o->shape, o->stride); }
 
 /* The same with axis 1, the channels, fastest of all: N,H,W,C. */
 static inline bool twi_is_channels_last(const twi_operand *o) {

@@ -205,10 +205,19 @@ typedef struct tw_parameter {
 TW_API TW_WARN_UNUSED tw_status tw_model_get_parameter(const tw_model *model, int index, tw_parameter *out);
 /** Copies a parameter's values out, f32, row-major in logical order. count must fit. Errors: ARGUMENT (no such name; count), STATE before tw_model_build. */
 TW_API TW_WARN_UNUSED tw_status tw_parameter_read(const tw_model *model, const char *name, float *values, int64_t count);
-/** Copies values into a parameter, f32, row-major in logical order. */
+/** Copies values into a parameter, f32, row-major in logical order. Errors: as tw_parameter_read. */
 TW_API TW_WARN_UNUSED tw_status tw_parameter_write(tw_model *model, const char *name, const float *values, int64_t count);
 /** Freezes (false) or frees every parameter whose name begins with `prefix`; programs made before keep what they had. Errors: ARGUMENT if none does. */
 TW_API TW_WARN_UNUSED tw_status tw_model_set_trainable(tw_model *model, const char *prefix, bool trainable);
+
+/* ---- training state ---- */
+
+/** Number of updates committed, by whichever program. */
+TW_API uint64_t tw_model_get_updates(const tw_model *model);
+/** Number of training runs tried: advances even where a run failed and nothing was updated. */
+TW_API uint64_t tw_model_get_attempts(const tw_model *model);
+/** The learning rate of the last update. */
+TW_API double tw_model_get_learning_rate(const tw_model *model);
 
 /** The graph as text, a line a node: name, op, inputs, output shape, parameters. Borrowed until the next call; NULL after a failure. */
 TW_API const char *tw_model_dump(tw_model *model);

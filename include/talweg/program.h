@@ -46,28 +46,23 @@ TW_API int64_t tw_program_get_batch(const tw_program *program);
  *  count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
 /** Runs everything: forward, losses, and in training backward and update.
- *  Errors: LABEL, NUMERIC (a loss is not finite), DEVICE: then parameters, state and running statistics are as before the run. */
+ *  Errors: STATE (not fed, or another program of the model was fed or run since); LABEL, NUMERIC (a loss or gradient is not finite), DEVICE:
+ *  then parameters, state and running statistics are as before the run. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run(tw_program *program);
-/** Runs forward, losses and backward, without the update. */
+/** Runs forward, losses and backward, without the update. Errors: as tw_program_run. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run_gradients(tw_program *program);
 /** Runs the update on the gradients of the last tw_program_run_gradients. Errors: STATE if there are none. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run_update(tw_program *program);
 
 /** The last run's total loss: sum over losses of weight times mean over the batch. */
 TW_API double tw_program_get_loss(const tw_program *program);
-/** Copies an output or loss out, in logical order: f32, or i32 for labels, ranks and indices. Errors: ARGUMENT if it was not asked for. */
+/** Copies an output or loss out, in logical order: f32, or i32 for labels, ranks and indices. Errors: ARGUMENT if it was not asked for;
+ *  STATE as tw_program_run. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count);
-/** Copies the gradient of a value asked for in `gradients` out, f32, logical order. */
+/** Copies the gradient of a value asked for in `gradients` out, f32, logical order. Errors: ARGUMENT, STATE as tw_program_read. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count);
 /** Copies the gradient of a parameter out, f32, logical order; valid after a training run. Errors: ARGUMENT; STATE if it gets none. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count);
-
-/** Counters of the model's training state: attempts always advance, updates only when they were committed. */
-TW_API uint64_t tw_model_get_updates(const tw_model *model);
-/** Number of training runs tried. */
-TW_API uint64_t tw_model_get_attempts(const tw_model *model);
-/** The learning rate of the last update. */
-TW_API double tw_model_get_learning_rate(const tw_model *model);
 
 typedef enum tw_pass {
     TW_PASS_LOWER = 0,   /**< steps of forward, losses, backward and update */

@@ -31,6 +31,12 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     for (int i = 0; i < options->loss_count; i++) {
         TWI_TRY(check_value(model, options->losses[i].value, "losses", i));
         const tw_value *loss = options->losses[i].value;
+        for (int k = 0; k < i; k++)
+            if (options->losses[k].value == loss)
+                return TWI_FAIL(TW_ERROR_ARGUMENT,
+                                "tw_program_create: losses[%d] and losses[%d] are both '%s'; give it once, with the sum "
+                                "of the weights",
+                                k, i, loss->name);
         if (loss->kind != TWI_VALUE_RESULT || loss->batched || twi_shape_count(&loss->shape) != 1)
             return TWI_FAIL(
                 TW_ERROR_SHAPE,

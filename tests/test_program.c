@@ -42,6 +42,20 @@ static tw_program *make(net *n, int64_t batch, bool no_fusion) {
 
 static tw_value *lenet5(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
 static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
+/* Sums that fusion must not take apart wrongly: one normalised value twice, one masked gradient twice, a view as reader. */
+static tw_value *norm_twice(tw_model *model, tw_value *x) {
+    tw_value *n = tw_batch_norm(model, x, NULL);
+    return tw_dense(model, tw_relu(model, tw_add(model, n, n)), 3, NULL);
+}
+static tw_value *value_twice(tw_model *model, tw_value *x) {
+    tw_value *v = tw_conv2d(model, x, 2, 1, NULL);
+    return tw_dense(model, tw_relu(model, tw_add(model, tw_batch_norm(model, x, NULL), tw_add(model, v, v))), 3, NULL);
+}
+static tw_value *norm_and_view(tw_model *model, tw_value *x) {
+    tw_value *n = tw_batch_norm(model, x, NULL);
+    return tw_dense(model, tw_relu(model, tw_add(model, n, tw_reshape(model, n, 3, (int64_t[]){2, 3, 3}))), 3, NULL);
+}
+
 static tw_value *dense(tw_model *model, tw_value *x) { return tw_dense(model, x, 3, TW_OPTIONS(dense, .name = "fc")); }
 
 static int count_kernel(const tw_program *program, const char *name) {
@@ -106,6 +120,91 @@ static void test_fusion_of_resnet20(void **state) {
     program = make(&n, 8, true);
     assert_int_equal(count_kernel(program, "batch_norm.apply"), 21);
     assert_int_equal(count_kernel(program, "relu.backward"), 19);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
+/* Logits and every parameter's gradient of one run. */
+static int run_net(net *n, bool no_fusion, float *values) {
+    float images[4 * 18];
+    const int32_t labels[4] = {0, 1, 2, 0};
+    for (int i = 0; i < 72; i++) images[i] = (float)((i * 37) % 23 - 11) * 0.1f;
+    tw_program *program = make(n, 4, no_fusion);
+    CHECK_OK(tw_program_write(program, n->x, TW_F32, images, 72));
+    CHECK_OK(tw_program_write(program, n->labels, TW_I32, labels, 4));
+    CHECK_OK(tw_program_run_gradients(program));
+    CHECK_OK(tw_program_read(program, n->logits, values, 12));
+    int count = 12;
+    for (int p = 0; p < tw_model_count_parameters(n->model); p++) {
+        tw_parameter parameter;
+        CHECK_OK(tw_model_get_parameter(n->model, p, &parameter));
+        int64_t elements = 1;
+        for (int axis = 0; axis < parameter.rank; axis++) elements *= parameter.dims[axis];
+        if (!parameter.learned) continue;
+        CHECK_OK(tw_program_read_parameter_gradient(program, parameter.name, values + count, elements));
+        count += (int)elements;
+    }
+    tw_program_destroy(program);
+    return count;
+}
+
+static void test_fusion_changes_no_value(void **state) {
+    (void)state;
+    tw_value *(*const nets[])(tw_model *, tw_value *) = {norm_twice, value_twice, norm_and_view};
+    for (size_t k = 0; k < sizeof nets / sizeof *nets; k++) {
+        static float fused[1024], plain[1024];
+        net n;
+        open_net(&n, nets[k], 2, 3);
+        int count = run_net(&n, false, fused);
+        assert_int_equal(run_net(&n, true, plain), count);
+        for (int i = 0; i < count; i++)
+            if (!(fabsf(fused[i] - plain[i]) <= 1e-5f))
+                fail_msg("net %zu: value %d is %g, unfused %g", k, i, fused[i], plain[i]);
+        close_net(&n);
+    }
+}
+
+/* No backward, no masks. */
+static void test_inference_makes_no_masks(void **state) {
+    (void)state;
+    net n;
+    open_net(&n, resnet20, 3, 32);
+    tw_program *program;
+    CHECK_OK(tw_program_create(&program, n.model, 4, TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1)));
+    assert_int_equal(count_kernel(program, "batch_norm.apply_add_relu"), 9);
+    for (int i = 0; i < program->buffer_count; i++) assert_int_not_equal(program->buffer[i].store, TWI_BITS);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
+/* One parameter in two nodes: its gradient is the sum of both. */
+static void test_shared_parameter(void **state) {
+    (void)state;
+    net n;
+    CHECK_OK(tw_context_create(&n.context, "cpu", NULL));
+    CHECK_OK(tw_model_create(&n.model, n.context));
+    n.x = tw_input_shaped(n.model, "x", 1, (int64_t[]){2});
+    twi_parameter record = {.learned = true, .trainable = true, .init = {TW_INIT_CONSTANT, 0.5f}, .shape = {2, {2, 2}}};
+    tw_value *w = twi_model_parameter(n.model, "shared", "weight", &record);
+    tw_value *first = twi_graph_node(&n.model->graph, "dense", "first", 2, (tw_value *[]){n.x, w}, NULL);
+    n.logits = twi_graph_node(&n.model->graph, "dense", "second", 2, (tw_value *[]){first, w}, NULL);
+    n.labels = tw_input_labels(n.model, NULL);
+    n.loss = (tw_loss){tw_cross_entropy(n.model, n.logits, n.labels, NULL), 1};
+    CHECK_OK(tw_model_build(n.model, n.logits, NULL));
+    tw_program *program;
+    CHECK_OK(tw_program_create(&program, n.model, 1,
+                               TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1)));
+    const float x[2] = {1, 2};
+    const int32_t label = 0;
+    CHECK_OK(tw_program_write(program, n.x, TW_F32, x, 2));
+    CHECK_OK(tw_program_write(program, n.labels, TW_I32, &label, 1));
+    CHECK_OK(tw_program_run_gradients(program));
+    /* h = W x = (1.5, 1.5), y = W h, p = (1/2, 1/2): dy = (-1/2, 1/2); dW = dy h^T + (W^T dy) x^T, and W^T dy = 0. */
+    float gradient[4];
+    const float expected[4] = {-0.75f, -0.75f, 0.75f, 0.75f};
+    CHECK_OK(tw_program_read_parameter_gradient(program, "shared.weight", gradient, 4));
+    for (int i = 0; i < 4; i++) assert_true(fabsf(gradient[i] - expected[i]) < 1e-6f);
+    assert_int_equal(count_kernel(program, "add.parts"), 1);
     tw_program_destroy(program);
     close_net(&n);
 }
@@ -317,6 +416,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fusion_of_lenet5),
         cmocka_unit_test(test_fusion_of_resnet20),
+        cmocka_unit_test(test_fusion_changes_no_value),
+        cmocka_unit_test(test_inference_makes_no_masks),
+        cmocka_unit_test(test_shared_parameter),
         cmocka_unit_test(test_fusion_keeps_outputs),
         cmocka_unit_test(test_plan_never_overlaps),
         cmocka_unit_test(test_plan_reuses_memory),

@@ -44,6 +44,15 @@ static void run_forward(const twi_call *call) {
             y_data[twi_offset(y, n, i)] = a_data[twi_offset(a, n, i)] + b_data[twi_offset(b, n, i)];
 }
 
+/* The same for what has no batch axis: parts of a parameter's gradient. */
+static int64_t elements_of(const twi_call *call) { return twi_shape_count(&call->operand[2].shape); }
+
+static void run_parts(const twi_call *call) {
+    const tw_real *a = TWI_DATA(const tw_real, call, 0), *b = TWI_DATA(const tw_real, call, 1);
+    tw_real *sum = TWI_DATA(tw_real, call, 2);
+    for (int64_t i = call->begin; i < call->end; i++) sum[i] = a[i] + b[i];
+}
+
 /* ---- kernels ---- */
 
 static const twi_kernel kernel_forward = {
@@ -56,7 +65,19 @@ static const twi_kernel kernel_forward = {
     .run = run_forward,
 };
 
-static const twi_kernel *const kernels[] = {&kernel_forward, NULL};
+static const twi_kernel kernel_parts = {
+    .name = "add.parts",
+    .operand_count = 3,
+    .operand = {{"a", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"b", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"sum", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
+    .split = TWI_BY_RANGE,
+    .range = elements_of,
+    .grain = 4096,
+    .run = run_parts,
+};
+
+static const twi_kernel *const kernels[] = {&kernel_forward, &kernel_parts, NULL};
 
 /* ---- cases ---- */
 

@@ -105,6 +105,14 @@ static tw_status add_mask(tw_program *program, int like, int *index) {
     return twi_program_add_buffer(program, &mask, index);
 }
 
+/* Does anybody ask for the sign of a value? Without a backward nobody does, and no mask is made. */
+static bool sign_is_read(const tw_program *program, const twi_pattern *pattern, int value) {
+    for (int i = 0; i < program->step_count; i++)
+        if (is_kernel(&program->step[i], pattern->sign_reader) && program->step[i].operand[pattern->sign_operand] == value)
+            return true;
+    return false;
+}
+
 static tw_status readers_take_mask(tw_program *program, const twi_pattern *pattern, int output, int mask) {
     const twi_kernel *kernel;
     TWI_TRY(twi_program_kernel(program, pattern->mask_reader, &kernel));
@@ -132,7 +140,7 @@ static tw_status apply_match(tw_program *program, const match *m) {
             fused.operand[o] = program->step[m->step[take->member]].operand[take->operand];
         } else {
             masked = fused.operand[take->operand];
-            TWI_TRY(add_mask(program, masked, &mask));
+            if (sign_is_read(program, pattern, masked)) TWI_TRY(add_mask(program, masked, &mask));
             fused.operand[o] = mask;
         }
     }

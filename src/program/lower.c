@@ -205,22 +205,13 @@ static void settle_gradient(twi_lower *lower, const tw_value *value) {
     if (head < 0 || lower->status) return;
     int sum = lower->link[head].ref;
     const twi_kernel *kernel;
-    note(lower, twi_program_kernel(lower->program, "add.forward", &kernel));
+    note(lower, twi_program_kernel(lower->program, value->batched ? "add.forward" : "add.parts", &kernel));
     for (int next = lower->link[head].next; next >= 0 && lower->status == TW_OK; next = lower->link[next].next) {
         int total = gradient_like(lower, value, lower->link[next].next < 0);
         const int operands[] = {sum, lower->link[next].ref, total};
         if (lower->status) return;
         note(lower, twi_program_add_step(lower->program, kernel, NULL, NULL, value->name, TWI_PART_BACKWARD, operands));
         sum = total;
-    }
-    if (value->parameter >= 0 && lower->program->buffer[sum].source != TWI_SOURCE_GRADIENT && lower->status == TW_OK) {
-        /* passed through as it was, or counted on more contributions than came: bring it home */
-        int home = gradient_like(lower, value, true);
-        const int operands[] = {sum, home};
-        note(lower, twi_program_kernel(lower->program, "reshape.copy", &kernel));
-        if (lower->status) return;
-        note(lower, twi_program_add_step(lower->program, kernel, NULL, NULL, value->name, TWI_PART_BACKWARD, operands));
-        sum = home;
     }
     lower->program->gradient_buffer[value->id] = sum;
 }

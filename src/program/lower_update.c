@@ -62,7 +62,7 @@ static tw_status make_segments(tw_program *program, const tw_optimizer_options *
         if (last && last->end == parameter->offset && last->weight_decay == decay)
             last->end = end;
         else
-            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, 1, decay};
+            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, decay};
     }
     return TW_OK;
 }

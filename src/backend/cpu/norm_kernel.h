@@ -1,11 +1,8 @@
 /* The kernels of norm.h as sweeps, written once; norm_<isa>.c compiles them as NORM_LOOPS. A step does one vector of
  * elements: i is its position, c its place in the period of channels. Relu masks are bits. */
+#include "backend/attrs.h"
 #include "norm.h"
 #include "sweep_kernel.h"
-
-/* Rows of the per-channel buffers, as the kernels' records describe them. */
-enum { COEF_MEAN = 0, COEF_SCALE = 2, COEF_OFFSET = 3 };
-enum { SUMS_COUNT = 2 };
 
 VEC_INLINE vec masked(const twi_sweep *s, const float *in, int64_t i) {
     return vec_keep(vec_get_bits(s->bits_in, i), vec_load(in + i));
@@ -14,9 +11,9 @@ VEC_INLINE vec masked(const twi_sweep *s, const float *in, int64_t i) {
 /* operand[o] = sums[3,C]: what the sweep summed, and the count of each channel's elements. */
 static void write_sums(const twi_sweep *sweep, const twi_call *call, int o) {
     float *sums = call->operand[o].data;
-    for (int k = 0; k < SUMS_COUNT; k++) twi_sweep_fold(sweep, k, sums + k * sweep->channels, call->first);
+    for (int k = 0; k < TWI_NORM_COUNT; k++) twi_sweep_fold(sweep, k, sums + k * sweep->channels, call->first);
     float count = (float)(sweep->runs * sweep->run / sweep->channels);
-    for (int64_t c = SUMS_COUNT * sweep->channels; c < (SUMS_COUNT + 1) * sweep->channels; c++)
+    for (int64_t c = TWI_NORM_COUNT * sweep->channels; c < (TWI_NORM_COUNT + 1) * sweep->channels; c++)
         sums[c] = call->first ? count : sums[c] + count;
 }
 
@@ -32,7 +29,7 @@ static void statistics(const twi_call *call, const twi_cpu_workspace *workspace)
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
     sweep.in[0] = call->operand[0].data;
     twi_sweep_spread(&sweep, 0, call->operand[1].data);
-    twi_sweep_begin_sums(&sweep, SUMS_COUNT);
+    twi_sweep_begin_sums(&sweep, TWI_NORM_COUNT);
     sweep_run(&sweep, step_statistics);
     write_sums(&sweep, call, 2);
 }
@@ -53,12 +50,22 @@ VEC_INLINE void step_apply_add_relu(const twi_sweep *s, int64_t i, int64_t c) {
     store_relu(s, i, normalized(s, i, c) + vec_load(s->in[1] + i));
 }
 
+/* Without a backward nobody wants the mask. */
+VEC_INLINE void step_apply_relu_alone(const twi_sweep *s, int64_t i, int64_t c) {
+    vec v = normalized(s, i, c);
+    vec_store(s->out + i, vec_keep(vec_positive(v), v));
+}
+VEC_INLINE void step_apply_add_relu_alone(const twi_sweep *s, int64_t i, int64_t c) {
+    vec v = normalized(s, i, c) + vec_load(s->in[1] + i);
+    vec_store(s->out + i, vec_keep(vec_positive(v), v));
+}
+
 static twi_sweep apply_sweep(const twi_call *call, int y, bool bits, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, bits, workspace);
     const float *coef = call->operand[1].data;
     sweep.in[0] = call->operand[0].data;
-    twi_sweep_spread(&sweep, 0, coef + COEF_SCALE * sweep.channels);
-    twi_sweep_spread(&sweep, 1, coef + COEF_OFFSET * sweep.channels);
+    twi_sweep_spread(&sweep, 0, coef + TWI_NORM_SCALE * sweep.channels);
+    twi_sweep_spread(&sweep, 1, coef + TWI_NORM_OFFSET * sweep.channels);
     sweep.out = call->operand[y].data;
     if (bits) sweep.bits_out = call->operand[y + 1].data;
     return sweep;
@@ -70,14 +77,22 @@ static void apply(const twi_call *call, const twi_cpu_workspace *workspace) {
 }
 
 static void apply_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
-    twi_sweep sweep = apply_sweep(call, 2, true, workspace);
-    sweep_run(&sweep, step_apply_relu);
+    bool mask = call->operand[3].data != NULL;
+    twi_sweep sweep = apply_sweep(call, 2, mask, workspace);
+    if (mask)
+        sweep_run(&sweep, step_apply_relu);
+    else
+        sweep_run(&sweep, step_apply_relu_alone);
 }
 
 static void apply_add_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
-    twi_sweep sweep = apply_sweep(call, 3, true, workspace);
+    bool mask = call->operand[4].data != NULL;
+    twi_sweep sweep = apply_sweep(call, 3, mask, workspace);
     sweep.in[1] = call->operand[2].data;
-    sweep_run(&sweep, step_apply_add_relu);
+    if (mask)
+        sweep_run(&sweep, step_apply_add_relu);
+    else
+        sweep_run(&sweep, step_apply_add_relu_alone);
 }
 
 /* ---- backward: dy, [mask,] x, ... ---- */
@@ -106,8 +121,8 @@ VEC_INLINE void any_backward_sums(const twi_call *call, bool bits, sweep_step *s
                                   const twi_cpu_workspace *workspace) {
     twi_sweep sweep = backward_sweep(call, bits, workspace);
     const float *coef = call->operand[2 + bits].data;
-    twi_sweep_spread(&sweep, 0, coef + COEF_MEAN * sweep.channels);
-    twi_sweep_begin_sums(&sweep, SUMS_COUNT);
+    twi_sweep_spread(&sweep, 0, coef + TWI_NORM_MEAN * sweep.channels);
+    twi_sweep_begin_sums(&sweep, TWI_NORM_COUNT);
     sweep_run(&sweep, step);
     write_sums(&sweep, call, 3 + bits);
 }
@@ -120,8 +135,8 @@ static void backward_sums_masked(const twi_call *call, const twi_cpu_workspace *
 
 /* ..., dcoef, dx = A*dy + B*x + K */
 VEC_INLINE void store_backward(const twi_sweep *s, int64_t i, int64_t c, vec dy) {
-    vec of_x = vec_load(s->coef[1] + c) * vec_load(s->in[0] + i) + vec_load(s->coef[2] + c);
-    vec_store(s->out + i, vec_load(s->coef[0] + c) * dy + of_x);
+    vec of_x = vec_load(s->coef[TWI_NORM_B] + c) * vec_load(s->in[0] + i) + vec_load(s->coef[TWI_NORM_K] + c);
+    vec_store(s->out + i, vec_load(s->coef[TWI_NORM_A] + c) * dy + of_x);
 }
 VEC_INLINE void step_backward_apply(const twi_sweep *s, int64_t i, int64_t c) {
     store_backward(s, i, c, vec_load(s->in[1] + i));
@@ -134,7 +149,7 @@ VEC_INLINE void any_backward_apply(const twi_call *call, bool bits, sweep_step *
                                    const twi_cpu_workspace *workspace) {
     twi_sweep sweep = backward_sweep(call, bits, workspace);
     const float *dcoef = call->operand[2 + bits].data;
-    for (int k = 0; k < TWI_SWEEP_COEFFICIENTS; k++) twi_sweep_spread(&sweep, k, dcoef + k * sweep.channels);
+    for (int k = 0; k < TWI_NORM_GRADIENTS; k++) twi_sweep_spread(&sweep, k, dcoef + k * sweep.channels);
     sweep.out = call->operand[3 + bits].data;
     sweep_run(&sweep, step);
 }

@@ -1,17 +1,16 @@
-/* Convolutions with one filter a channel (depthwise), by plain loops over channels that compilers turn into vectors: the
- * products of patches would be one number wide. Every other convolution is left to the other families. */
+/* Convolutions with one filter a channel (depthwise), by plain loops over channels that compilers turn into vectors:
+ * the products of patches would be one number wide. Every other convolution is left to the other families. */
 #include "conv_shape.h"
 #include "cpu.h"
+#include "parts.h"
 #include "base/memory.h"
 
 #include <string.h>
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- walking ---- */
 
-/* What is done for one tap of the kernel on a part of a row of the output: `count` pixels of `channels` floats, in y one
- * after the other, in x `step` apart; w is the tap's weight of every channel. */
+/* What is done for one tap of the kernel on a part of a row of the output: `count` pixels of `channels` floats, in y
+ * one after the other, in x `step` apart; w is the tap's weight of every channel. */
 typedef void tap_fn(int64_t count, int64_t channels, float *x, int64_t step, float *w, float *y);
 
 static void add_to_y(int64_t count, int64_t channels, float *x, int64_t step, float *w, float *y) {
@@ -30,7 +29,8 @@ static void add_to_w(int64_t count, int64_t channels, float *x, int64_t step, fl
     }
 }
 
-/* One row of y, counted through all samples: its taps in order. w holds taps of all channels: [kernel_h][kernel_w][C]. */
+/* One row of y, counted through all samples: its taps in order. w holds taps of all channels:
+ * [kernel_h][kernel_w][C]. */
 static void walk_row(const twi_conv_shape *s, int64_t row, tap_fn *fn, float *x, float *w, float *y) {
     const int64_t channels = s->in_c, top = row % s->out_h * s->stride_h - s->top;
     x += row / s->out_h * s->in_h * s->in_w * channels;
@@ -42,7 +42,7 @@ static void walk_row(const twi_conv_shape *s, int64_t row, tap_fn *fn, float *x,
             /* Outputs first .. end-1 have this tap inside the image. */
             int64_t shift = l * s->dilation_w - s->left,
                     first = shift < 0 ? (-shift + s->stride_w - 1) / s->stride_w : 0;
-            int64_t end = shift < s->in_w ? smaller(s->out_w, (s->in_w - 1 - shift) / s->stride_w + 1) : 0;
+            int64_t end = shift < s->in_w ? twi_smaller(s->out_w, (s->in_w - 1 - shift) / s->stride_w + 1) : 0;
             if (first >= end) continue;
             fn(end - first, channels, x + (in_y * s->in_w + first * s->stride_w + shift) * channels,
                s->stride_w * channels, w + (k * s->kernel_w + l) * channels, y + first * channels);

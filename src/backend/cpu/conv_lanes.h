@@ -1,5 +1,6 @@
 /* Convolutions of few channels, for one thread, in versions by instruction set: a vector holds the same element of
- * VEC_WIDTH images, so that channels and kernels of any size fill it. What is taken is decided in conv_lanes_impls.c. */
+ * VEC_WIDTH images, so that channels and kernels of any size fill it. What is taken is decided in
+ * conv_lanes_impls.c. */
 #ifndef TWI_CPU_CONV_LANES_H
 #define TWI_CPU_CONV_LANES_H
 

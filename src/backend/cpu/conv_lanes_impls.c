@@ -1,4 +1,5 @@
-/* Convolutions of few channels, a vector of images at a time: which calls are taken, and how they reach conv_lanes.h. */
+/* Convolutions of few channels, a vector of images at a time: which calls are taken, and how they reach
+ * conv_lanes.h. */
 #include "conv_lanes.h"
 #include "base/memory.h"
 

@@ -1,9 +1,10 @@
 /* The convolutions of conv_lanes.h, written once; conv_lanes_<isa>.c compiles them as LANES_RECORD.
  *
- * A group of VEC_WIDTH images is turned into lanes: what was a float of one image becomes a vector. Then loops over output
- * channels, positions and kernel taps multiply vectors by weights, or vectors by vectors, on tiles of sums that stay in
- * registers. Results are turned back row by row, while they are in the first-level cache. */
+ * A group of VEC_WIDTH images is turned into lanes: what was a float of one image becomes a vector. Then loops over
+ * output channels, positions and kernel taps multiply vectors by weights, or vectors by vectors, on tiles of sums that
+ * stay in registers. Results are turned back row by row, while they are in the first-level cache. */
 #include "conv_lanes.h"
+#include "parts.h"
 #include "vec.h"
 
 #include <string.h>
@@ -15,9 +16,6 @@ enum {
     TILE_SUMS = VEC_WIDTH == 16 ? 24 : 12, /* of 32 and of 16 registers */
     BLOCK_FLOATS = 8192,                   /* of dy at a time, as large as the first-level cache */
 };
-
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- between images and lanes ---- */
 
@@ -68,8 +66,8 @@ static void from_lanes(const float *from, int64_t count, int live, float *to, in
     }
 }
 
-/* The input of a group in lanes: rows as they are, each in `columns` pixels with the zeros left and right, and between pixels
- * that are spread, in place. Rows of zeros are left out: who walks over rows skips them. */
+/* The input of a group in lanes: rows as they are, each in `columns` pixels with the zeros left and right, and between
+ * pixels that are spread, in place. Rows of zeros are left out: who walks over rows skips them. */
 static int64_t image_columns(const twi_conv_shape *s) {
     return (s->out_w - 1) * s->stride_w + (s->kernel_w - 1) * s->dilation_w + 1;
 }
@@ -79,8 +77,8 @@ static int64_t image_floats(const twi_conv_shape *s) { return s->in_h * image_co
 static void image_to_lanes(const twi_conv_shape *s, const float *x, int live, float *to) {
     int64_t columns = image_columns(s), sample = s->in_h * s->in_w * s->in_c, first = 0, end;
     if (s->left < 0) first = (-s->left + s->spread_w - 1) / s->spread_w;
-    end = smaller(s->in_w, (columns - s->left + s->spread_w - 1) / s->spread_w);
-    int64_t run = s->spread_w == 1 ? larger(end - first, 1) : 1;
+    end = twi_smaller(s->in_w, (columns - s->left + s->spread_w - 1) / s->spread_w);
+    int64_t run = s->spread_w == 1 ? twi_larger(end - first, 1) : 1;
     for (int64_t row = 0; row < s->in_h; row++) {
         for (int64_t x_at = first; x_at < end; x_at += run)
             to_lanes(x + (row * s->in_w + x_at) * s->in_c, sample, live, run * s->in_c,
@@ -88,8 +86,8 @@ static void image_to_lanes(const twi_conv_shape *s, const float *x, int live, fl
     }
 }
 
-/* The kernel rows that lie on input rows at one output row: `count` of them from `first`, `step` apart, the first of them on
- * input row `row`, each next one `advance` further. */
+/* The kernel rows that lie on input rows at one output row: `count` of them from `first`, `step` apart, the first of
+ * them on input row `row`, each next one `advance` further. */
 typedef struct row_taps {
     int64_t count, first, step, row, advance;
 } row_taps;
@@ -108,26 +106,23 @@ static row_taps row_taps_at(const twi_conv_shape *s, int64_t out_y) {
 
 /* ---- tiles ---- */
 
-/* Parts of at most `most`, as even as can be. Part p of them begins here. */
-static inline int64_t part_count(int64_t total, int64_t most) { return (total + most - 1) / most; }
-static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) {
-    return total / parts * p + smaller(p, total % parts);
-}
-
 /* How a plane of outs x cells sums is cut into tiles. */
 typedef struct tiling {
     int64_t out_parts, cell_parts;
 } tiling;
 
 /* Half cycles of a step of a tile: two products, or two loads, a cycle; a sum can be added to every fourth. */
-static int64_t tile_time(int64_t outs, int64_t cells) { return larger(larger(outs * cells, outs + cells), 8) + 1; }
+static int64_t tile_time(int64_t outs, int64_t cells) {
+    return twi_larger(twi_larger(outs * cells, outs + cells), 8) + 1;
+}
 
 static tiling best_tiling(int64_t outs, int64_t cells) {
     tiling best = {0, 0};
     int64_t best_time = INT64_MAX;
     for (int64_t o = 1; o <= TILE_OUTS; o++) {
         for (int64_t c = 1; c <= TILE_MOST && o * c <= TILE_SUMS; c++) {
-            int64_t op = part_count(outs, o), cp = part_count(cells, c), more_o = outs % op, more_c = cells % cp;
+            int64_t op = twi_part_count(outs, o), cp = twi_part_count(cells, c), more_o = outs % op,
+                    more_c = cells % cp;
             int64_t lo = outs / op, lc = cells / cp;
             int64_t time = (op - more_o) * (cp - more_c) * tile_time(lo, lc) +
                            more_o * (cp - more_c) * tile_time(lo + 1, lc) +
@@ -144,8 +139,8 @@ static tiling best_tiling(int64_t outs, int64_t cells) {
 
 /* ---- forward ---- */
 
-/* What a tile of output channels x positions runs over: kernel rows, in them runs of taps that are neighbours in the image
- * and in the kernel, in them single floats (vectors, in the image). Steps are in floats. */
+/* What a tile of output channels x positions runs over: kernel rows, in them runs of taps that are neighbours in the
+ * image and in the kernel, in them single floats (vectors, in the image). Steps are in floats. */
 typedef struct forward_walk {
     int64_t rows, image_row, weight_row;
     int64_t runs, image_run, run;
@@ -231,16 +226,16 @@ static void forward_row(const twi_conv_shape *s, tiling tiles, int64_t out_y, co
         .to_pixel = s->out_c * VEC_WIDTH,
     };
     for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-        int64_t x = part_begin(s->out_w, tiles.cell_parts, cp),
-                cells = part_begin(s->out_w, tiles.cell_parts, cp + 1) - x;
+        int64_t x = twi_part_begin(s->out_w, tiles.cell_parts, cp),
+                cells = twi_part_begin(s->out_w, tiles.cell_parts, cp + 1) - x;
         int64_t first, end;
         column_taps(s, x, cells, &first, &end);
         walk.runs = s->dilation_w == 1 ? 1 : end - first;
         walk.run = s->dilation_w == 1 ? (end - first) * s->in_c : s->in_c;
         walk.image = image + (rows.row * columns + x * s->stride_w + first * s->dilation_w) * pixel;
         for (int64_t op = 0; op < tiles.out_parts; op++) {
-            int64_t o = part_begin(s->out_c, tiles.out_parts, op),
-                    outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+            int64_t o = twi_part_begin(s->out_c, tiles.out_parts, op),
+                    outs = twi_part_begin(s->out_c, tiles.out_parts, op + 1) - o;
             static const float zeros[TILE_OUTS];
             walk.bias = bias ? bias + o : zeros;
             walk.weight = w + o * walk.weight_out + rows.first * kernel_row + first * s->in_c;
@@ -259,7 +254,7 @@ static void forward(const twi_conv_shape *s, const float *x, const float *w, con
     tiling tiles = best_tiling(s->out_c, s->out_w);
     memset(image, 0, (size_t)image_floats(s) * sizeof(float));
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
-        int live = (int)smaller(VEC_WIDTH, s->samples - n);
+        int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
         image_to_lanes(s, x + n * in, live, image);
         for (int64_t out_y = 0; out_y < s->out_h; out_y++) {
             forward_row(s, tiles, out_y, image, w, bias, relu, lanes);
@@ -348,12 +343,12 @@ static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int
             const float *tap_image =
                 image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
             for (int64_t op = 0; op < tiles.out_parts; op++) {
-                int64_t o = part_begin(s->out_c, tiles.out_parts, op),
-                        outs = part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+                int64_t o = twi_part_begin(s->out_c, tiles.out_parts, op),
+                        outs = twi_part_begin(s->out_c, tiles.out_parts, op + 1) - o;
                 walk.dy = dy + (first - y) * dy_row + o * VEC_WIDTH;
                 for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-                    int64_t c = part_begin(run, tiles.cell_parts, cp),
-                            cells = part_begin(run, tiles.cell_parts, cp + 1) - c;
+                    int64_t c = twi_part_begin(run, tiles.cell_parts, cp),
+                            cells = twi_part_begin(run, tiles.cell_parts, cp + 1) - c;
                     walk.image = tap_image + c * VEC_WIDTH;
                     walk.sums = sums + o * sums_out + (k * kernel_row + tap + c) * VEC_WIDTH;
                     weights_tiles[outs][cells](&walk);
@@ -364,7 +359,7 @@ static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int
 }
 
 static int64_t block_rows(const twi_conv_shape *s) {
-    return smaller(larger(BLOCK_FLOATS / (s->out_w * s->out_c * VEC_WIDTH), 1), s->out_h);
+    return twi_smaller(twi_larger(BLOCK_FLOATS / (s->out_w * s->out_c * VEC_WIDTH), 1), s->out_h);
 }
 static int64_t weights_count(const twi_conv_shape *s) { return s->out_c * s->kernel_h * s->kernel_w * s->in_c; }
 
@@ -383,17 +378,17 @@ static void backward_weights(const twi_conv_shape *s, const float *x, const floa
     float *image = scratch, *sums = image + image_floats(s), *lanes = sums + count * VEC_WIDTH;
     memset(scratch, 0, (size_t)(image_floats(s) + count * VEC_WIDTH) * sizeof(float));
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
-        int live = (int)smaller(VEC_WIDTH, s->samples - n);
+        int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
         image_to_lanes(s, x + n * in, live, image);
         for (int64_t y = 0; y < s->out_h; y += rows) {
-            int64_t some = smaller(rows, s->out_h - y);
+            int64_t some = twi_smaller(rows, s->out_h - y);
             to_lanes(dy + n * out + y * row, out, live, some * row, lanes);
             weights_rows(s, tiles, run, y, some, image, lanes, sums);
         }
     }
     for (int64_t i = 0; i < count; i += 4) {
         vec v[4] = {{0}};
-        int some = (int)smaller(4, count - i);
+        int some = (int)twi_smaller(4, count - i);
         for (int j = 0; j < some; j++) v[j] = vec_load(sums + (i + j) * VEC_WIDTH);
         quad sum = vec_sum4(v);
         for (int j = 0; j < some; j++) dw[i + j] = sum[j] + (add ? dw[i + j] : 0);

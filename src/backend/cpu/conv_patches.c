@@ -1,10 +1,12 @@
 /* Convolutions by patches and products: copies patches out of images and adds them back. The products are in gemm.h. */
 #include "conv_patches.h"
+#include "parts.h"
 #include "base/memory.h"
 
 #include <string.h>
 
-/* How one group of a convolution is cut: a block of output positions (rows of y, counted through all samples) at a time. */
+/* How one group of a convolution is cut: a block of output positions (rows of y, counted through all samples) at a
+ * time. */
 typedef struct patch_plan {
     int64_t positions;   /* in all */
     int64_t block;       /* positions at a time */
@@ -13,8 +15,6 @@ typedef struct patch_plan {
     bool direct;         /* a patch is a pixel, without padding: x can be used as it stands */
 } patch_plan;
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static patch_plan plan_of(const twi_conv_shape *s) {
     patch_plan p = {
         .positions = s->samples * s->out_h * s->out_w, .in_c = s->in_c / s->groups, .out_c = s->out_c / s->groups};
@@ -22,7 +22,7 @@ static patch_plan plan_of(const twi_conv_shape *s) {
     /* Patches of a block stay in the second-level cache; yet enough of them to be worth reading all weights for. */
     enum { CACHED = 32768, FEWEST = 48, MOST = 256 };
     int64_t fit = CACHED / (p.patch ? p.patch : 1);
-    p.block = smaller(fit < FEWEST ? FEWEST : fit > MOST ? MOST : fit, p.positions);
+    p.block = twi_smaller(fit < FEWEST ? FEWEST : fit > MOST ? MOST : fit, p.positions);
     p.direct = p.patch == p.in_c && s->stride_h == 1 && s->stride_w == 1 && s->in_h == s->out_h && s->in_w == s->out_w;
     return p;
 }
@@ -61,13 +61,14 @@ static tap_row taps_of(const twi_conv_shape *s, position at, int64_t kernel_y) {
     int64_t y = at.y * s->stride_h + kernel_y * s->dilation_h - s->top, x = at.x * s->stride_w - s->left;
     tap_row t = {0, 0, ((at.sample * s->in_h + y) * s->in_w + x) * s->in_c, s->dilation_w * s->in_c};
     if (y < 0 || y >= s->in_h) return t;
-    if (x < 0) t.first = smaller((-x + s->dilation_w - 1) / s->dilation_w, s->kernel_w);
-    t.end = x >= s->in_w ? t.first : smaller((s->in_w - 1 - x) / s->dilation_w + 1, s->kernel_w);
+    if (x < 0) t.first = twi_smaller((-x + s->dilation_w - 1) / s->dilation_w, s->kernel_w);
+    t.end = x >= s->in_w ? t.first : twi_smaller((s->in_w - 1 - x) / s->dilation_w + 1, s->kernel_w);
     if (t.end < t.first) t.end = t.first;
     return t;
 }
 
-/* Copies the patches of positions from .. from+count-1, one after the other; image begins with the group's first channel. */
+/* Copies the patches of positions from .. from+count-1, one after the other; image begins with the group's first
+ * channel. */
 static void copy_patches(const twi_conv_shape *s, const patch_plan *p, int64_t from, int64_t count, const float *image,
                          float *patch) {
     int64_t c = p->in_c, rows = count * s->kernel_h;
@@ -116,7 +117,7 @@ void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const fl
                          const float *bias, bool relu, float *y, float *scratch) {
     patch_plan p = plan_of(s);
     for (int64_t from = 0; from < p.positions; from += p.block) {
-        int64_t count = smaller(p.block, p.positions - from), row;
+        int64_t count = twi_smaller(p.block, p.positions - from), row;
         for (int64_t g = 0; g < s->groups; g++) {
             const float *patches = patches_of(s, &p, from, count, x + g * p.in_c, scratch, &row);
             gemm->dot(count, p.out_c, p.patch, patches, row, w + g * p.out_c * p.patch, p.patch,
@@ -131,7 +132,7 @@ void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, co
     float *patches = scratch + twi_gemm_outer_scratch();
     if (!p.direct) memset(dx, 0, (size_t)(s->samples * s->in_h * s->in_w * s->in_c) * sizeof(float));
     for (int64_t from = 0; from < p.positions; from += p.block) {
-        int64_t count = smaller(p.block, p.positions - from);
+        int64_t count = twi_smaller(p.block, p.positions - from);
         for (int64_t g = 0; g < s->groups; g++) {
             float *image = dx + g * p.in_c;
             gemm->outer(count, p.patch, p.out_c, dy + from * s->out_c + g * p.out_c, s->out_c, 1,
@@ -147,7 +148,7 @@ void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *s,
     patch_plan p = plan_of(s);
     float *copies = scratch + twi_gemm_outer_scratch();
     for (int64_t from = 0; from < p.positions; from += p.block) {
-        int64_t count = smaller(p.block, p.positions - from), row;
+        int64_t count = twi_smaller(p.block, p.positions - from), row;
         for (int64_t g = 0; g < s->groups; g++) {
             const float *patches = patches_of(s, &p, from, count, x + g * p.in_c, copies, &row);
             gemm->outer(p.out_c, p.patch, count, dy + from * s->out_c + g * p.out_c, 1, s->out_c, patches, row,

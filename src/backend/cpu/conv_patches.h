@@ -1,5 +1,5 @@
-/* Any convolution as products of matrices: the input is copied patch by patch, a row of numbers for every output position
- * that the kernel is laid on, and gemm.h does the rest. */
+/* Any convolution as products of matrices: the input is copied patch by patch, a row of numbers for every output
+ * position that the kernel is laid on, and gemm.h does the rest. */
 #ifndef TWI_CPU_CONV_PATCHES_H
 #define TWI_CPU_CONV_PATCHES_H
 

@@ -7,7 +7,8 @@
 
 typedef struct twi_gemm {
     const char *isa; /* "avx2" */
-    /* Both matrices run along k in memory: c[i][j] = sum_k a[i*a_row + k] b[j*b_row + k], plus bias[j] unless NULL, relu if asked. */
+    /* Both matrices run along k in memory: c[i][j] = sum_k a[i*a_row + k] b[j*b_row + k], plus bias[j] unless NULL,
+     * relu if asked. */
     void (*dot)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
                 const float *bias, bool relu, float *c, int64_t c_row);
     /* b runs along j, a anyhow: c[i][j] = sum_k a[i*a_row + k*a_step] b[k*b_row + j]; add: on top of what c holds.
@@ -21,7 +22,8 @@ extern const twi_gemm twi_gemm_baseline, twi_gemm_avx2, twi_gemm_avx512;
 /* The version for an instruction set. */
 const twi_gemm *twi_gemm_for(twi_isa isa);
 
-/* Blocks of `outer`: sums of at most so many terms, so many rows of c, with a and b copied to scratch in working order. */
+/* Blocks of `outer`: sums of at most so many terms, so many rows of c, with a and b copied to scratch in working
+ * order. */
 enum { TWI_GEMM_DEPTH = 256, TWI_GEMM_ROWS = 192, TWI_GEMM_COLUMNS = 32 };
 static inline size_t twi_gemm_outer_scratch(void) { return TWI_GEMM_DEPTH * (TWI_GEMM_ROWS + TWI_GEMM_COLUMNS); }
 

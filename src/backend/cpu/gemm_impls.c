@@ -1,5 +1,5 @@
-/* Dense layers, and any convolution, by products of matrices (gemm.h, conv_patches.h): which calls are taken, and what they
- * become. */
+/* Dense layers, and any convolution, by products of matrices (gemm.h, conv_patches.h): which calls are taken, and what
+ * they become. */
 #include "conv_patches.h"
 #include "dense.h"
 #include "gemm.h"

@@ -1,7 +1,7 @@
-/* The products of gemm.h, written once; gemm_<isa>.c compiles them with GEMM_NAME and GEMM_ISA for one instruction set. */
+/* The products of gemm.h, written once; gemm_<isa>.c compiles them as GEMM_RECORD for one instruction set. */
 #include "gemm.h"
+#include "parts.h"
 #include "vec.h"
-#include <string.h>
 
 #if VEC_WIDTH == 16
 enum { DOT_ROWS = 6, OUTER_ROWS = 12 }; /* 32 registers */
@@ -9,14 +9,6 @@ enum { DOT_ROWS = 6, OUTER_ROWS = 12 }; /* 32 registers */
 enum { DOT_ROWS = 3, OUTER_ROWS = 6 }; /* 16 registers */
 #endif
 enum { DOT_DEPTH = 1024, PANEL = 2 * VEC_WIDTH, PACK_FROM = 32 };
-
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Parts of at most `most`, as even as can be: five rows are 3 + 2, not 3 + 1 + 1. Part p of them begins here. */
-static inline int64_t part_count(int64_t total, int64_t most) { return (total + most - 1) / most; }
-static inline int64_t part_begin(int64_t total, int64_t parts, int64_t p) {
-    return total / parts * p + smaller(p, total % parts);
-}
 
 /* ---- dot ---- */
 
@@ -93,18 +85,18 @@ static void dot_put(const quad *sum, int64_t rows, int columns, const float *sta
 static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
                 const float *bias, bool relu, float *c, int64_t c_row) {
     static const float zeros[4];
-    int64_t tiles = part_count(m, DOT_ROWS);
+    int64_t tiles = twi_part_count(m, DOT_ROWS);
     for (int64_t from = 0; from < k || from == 0; from += DOT_DEPTH) {
         bool first = from == 0, last = from + DOT_DEPTH >= k;
         for (int64_t j = 0; j < n; j += 4) {
-            int columns = (int)smaller(4, n - j);
+            int columns = (int)twi_smaller(4, n - j);
             const float *start = bias ? bias + j : zeros, *rows_of_b[4];
-            for (int q = 0; q < 4; q++) rows_of_b[q] = b + (j + smaller(q, columns - 1)) * b_row + from;
+            for (int q = 0; q < 4; q++) rows_of_b[q] = b + (j + twi_smaller(q, columns - 1)) * b_row + from;
             for (int64_t p = 0; p < tiles; p++) {
-                int64_t i = part_begin(m, tiles, p), rows = part_begin(m, tiles, p + 1) - i;
+                int64_t i = twi_part_begin(m, tiles, p), rows = twi_part_begin(m, tiles, p + 1) - i;
                 float *to = c + i * c_row + j;
                 quad sum[DOT_ROWS];
-                dot_tiles[rows](smaller(DOT_DEPTH, k - from), a + i * a_row + from, a_row, rows_of_b, sum);
+                dot_tiles[rows](twi_smaller(DOT_DEPTH, k - from), a + i * a_row + from, a_row, rows_of_b, sum);
                 dot_put(sum, rows, columns, first ? start : to, first ? 0 : c_row, relu && last, to, c_row);
             }
         }
@@ -166,9 +158,9 @@ static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1] = {
 
 /* Copies rows of a block into working order: tile after tile, for every k the tile's rows side by side. */
 static void pack_a(int64_t m, int64_t k, const float *a, int64_t a_row, int64_t a_step, float *to) {
-    int64_t tiles = part_count(m, OUTER_ROWS);
+    int64_t tiles = twi_part_count(m, OUTER_ROWS);
     for (int64_t p = 0; p < tiles; p++) {
-        int64_t i = part_begin(m, tiles, p), end = part_begin(m, tiles, p + 1);
+        int64_t i = twi_part_begin(m, tiles, p), end = twi_part_begin(m, tiles, p + 1);
         for (int64_t t = 0; t < k; t++) {
             for (int64_t r = i; r < end; r++) *to++ = a[r * a_row + t * a_step];
         }
@@ -190,9 +182,9 @@ static void pack_b(int64_t k, int64_t columns, const float *b, int64_t b_row, fl
 /* One block of rows and of k, its rows packed: panel by panel of columns. Many rows are worth a copy of the panel. */
 static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t b_row, bool add,
                         float *c, int64_t c_row, float *panel) {
-    int64_t tiles = part_count(m, OUTER_ROWS);
+    int64_t tiles = twi_part_count(m, OUTER_ROWS);
     for (int64_t j = 0; j < n; j += PANEL) {
-        int64_t columns = smaller(PANEL, n - j);
+        int64_t columns = twi_smaller(PANEL, n - j);
         const float *columns_of_b = b + j;
         int64_t step = b_row;
         if (m >= PACK_FROM || columns < PANEL) {
@@ -200,7 +192,7 @@ static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const f
             columns_of_b = panel, step = PANEL;
         }
         for (int64_t p = 0; p < tiles; p++) {
-            int64_t i = part_begin(m, tiles, p), rows = part_begin(m, tiles, p + 1) - i;
+            int64_t i = twi_part_begin(m, tiles, p), rows = twi_part_begin(m, tiles, p + 1) - i;
             float *to = c + i * c_row + j;
             if (columns == PANEL) {
                 outer_tiles[rows](k, a + i * k, columns_of_b, step, add, to, c_row);
@@ -218,11 +210,11 @@ static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const f
 
 static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
-    int64_t blocks = part_count(m, TWI_GEMM_ROWS), depths = part_count(k, TWI_GEMM_DEPTH);
+    int64_t blocks = twi_part_count(m, TWI_GEMM_ROWS), depths = twi_part_count(k, TWI_GEMM_DEPTH);
     for (int64_t q = 0; q < depths; q++) {
-        int64_t t = part_begin(k, depths, q), depth = part_begin(k, depths, q + 1) - t;
+        int64_t t = twi_part_begin(k, depths, q), depth = twi_part_begin(k, depths, q + 1) - t;
         for (int64_t p = 0; p < blocks; p++) {
-            int64_t i = part_begin(m, blocks, p), rows = part_begin(m, blocks, p + 1) - i;
+            int64_t i = twi_part_begin(m, blocks, p), rows = twi_part_begin(m, blocks, p + 1) - i;
             float *panel = scratch + TWI_GEMM_DEPTH * TWI_GEMM_ROWS;
             pack_a(rows, depth, a + i * a_row + t * a_step, a_row, a_step, scratch);
             outer_block(rows, n, depth, scratch, b + t * b_row, b_row, add || q > 0, c + i * c_row, c_row, panel);

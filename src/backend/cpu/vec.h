@@ -4,6 +4,7 @@
 #define TWI_CPU_VEC_H
 
 #include <stdint.h>
+#include <string.h>
 
 #ifndef VEC_WIDTH
 #if defined(__AVX512F__)
@@ -64,6 +65,15 @@ VEC_INLINE vec vec_load_part(const float *p, int n) {
 #endif
 }
 
+/* The first n <= VEC_WIDTH floats, then zeros; and stores as many. */
+VEC_INLINE vec vec_load_some(const float *p, int n) { return n == VEC_WIDTH ? vec_load(p) : vec_load_part(p, n); }
+VEC_INLINE void vec_store_some(float *p, vec v, int n) {
+    if (n == VEC_WIDTH)
+        vec_store(p, v);
+    else
+        memcpy(p, &v, (size_t)n * sizeof(float));
+}
+
 /* x < 0 ? 0 : x, which keeps not-a-number. */
 VEC_INLINE vec vec_relu(vec x) { return (vec)((vec_mask)x & ~(vec_mask)(x < (vec){0})); }
 VEC_INLINE quad quad_relu(quad x) { return (quad)((quad_mask)x & ~(quad_mask)(x < (quad){0})); }
@@ -96,7 +106,7 @@ VEC_INLINE void vec_to_quads(float *const p[VEC_WIDTH / 4], vec v) {
 }
 
 /* The same choice within every quad of a and b: 0..3 is an element of a, 4..7 one of b. */
-#define VEC_PICK(i, q) ((i) < 4 ? 4 * (q) + (i) : VEC_WIDTH + 4 * (q) + (i)-4)
+#define VEC_PICK(i, q) (4 * (q) + (i) + ((i) < 4 ? 0 : VEC_WIDTH - 4))
 #define VEC_PICK4(q, i, j, k, l) VEC_PICK(i, q), VEC_PICK(j, q), VEC_PICK(k, q), VEC_PICK(l, q)
 #if VEC_WIDTH == 4
 #define VEC_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, VEC_PICK4(0, __VA_ARGS__))

@@ -1,5 +1,5 @@
-/* Attribute structs of the ops: what a node carries beside its inputs and every implementation of its kernels reads. Each op's table
- * describes its struct field by field. */
+/* What every implementation of an op's kernels reads beside the operands: the attribute structs, which each op's table
+ * describes field by field, and the layouts of buffers that have rows of different meaning. */
 #ifndef TWI_BACKEND_ATTRS_H
 #define TWI_BACKEND_ATTRS_H
 
@@ -25,6 +25,11 @@ typedef struct twi_batch_norm_attrs {
     float momentum; /* weight of the new statistics: running = (1 - momentum) * running + momentum * batch */
 } twi_batch_norm_attrs;
 
+/* Rows of batch norm's per-channel buffers [rows, C]. */
+enum { TWI_NORM_MEAN, TWI_NORM_INVERSE, TWI_NORM_SCALE, TWI_NORM_OFFSET, TWI_NORM_COEFFICIENTS };
+enum { TWI_NORM_SUM, TWI_NORM_PRODUCT, TWI_NORM_COUNT, TWI_NORM_SUMS };
+enum { TWI_NORM_A, TWI_NORM_B, TWI_NORM_K, TWI_NORM_GRADIENTS }; /* dx = A*dy + B*x + K */
+
 typedef struct twi_dropout_attrs {
     float rate; /* probability that an element becomes 0 */
 } twi_dropout_attrs;
@@ -45,9 +50,15 @@ typedef struct twi_loss_seed_attrs {
 /* A run of the flat parameter arena that is updated alike. */
 typedef struct twi_update_segment {
     int64_t begin, end; /* elements */
-    float rate_scale;
     float weight_decay;
 } twi_update_segment;
+
+/* What of a segment lies in begin..end-1; nothing does where the result ends before it begins. */
+static inline twi_update_segment twi_update_part(twi_update_segment segment, int64_t begin, int64_t end) {
+    if (segment.begin < begin) segment.begin = begin;
+    if (segment.end > end) segment.end = end;
+    return segment;
+}
 
 typedef struct twi_update_attrs {
     int32_t segment_count;

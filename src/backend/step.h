@@ -125,6 +125,8 @@ static inline int64_t twi_offset(const twi_operand *o, int64_t sample, int64_t i
 static inline uint64_t twi_call_stream(const twi_call *call) {
     return call->stream ^ (call->control->attempt + 1) * 0x9E3779B97F4A7C15u;
 }
+/* Elements of the first operand: the range of what runs over them. */
+static inline int64_t twi_call_elements(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }
 /* Elements of one sample (axes 1..): the length of a flat loop over a sample. */
 static inline int64_t twi_sample_count(const twi_operand *o) { return twi_shape_count_from(&o->shape, 1); }
 /* Bytes of one sample's bits. */

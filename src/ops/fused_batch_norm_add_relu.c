@@ -5,6 +5,7 @@
  *
  * The gradient of the shortcut r is mask ? dy : 0: written by relu.backward_masked, or added to another contribution by
  * add.masked. Batch norm's own backward passes are those of fused_batch_norm_relu.c. Reached by fusion alone. */
+#include "backend/attrs.h"
 #include "kernels.h"
 
 /* ---- specification ---- */

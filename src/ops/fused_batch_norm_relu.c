@@ -5,6 +5,7 @@
  * The mask is one bit an element, so that the backward needs neither y nor t: a 32nd of the memory. Its passes are
  * those of batch norm with dy replaced by mask ? dy : 0. The statistics are batch norm's own. Reached by the fusion
  * pass alone. */
+#include "backend/attrs.h"
 #include "kernels.h"
 
 /* ---- specification ---- */

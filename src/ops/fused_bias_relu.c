@@ -1,7 +1,7 @@
 /* The gradients of a bias and of the relu behind it in one pass: g = dy where y > 0, else 0; db[c] = sum of g
  *
  * g is the gradient of what the bias was added to. Made by the fusion pass alone. */
-#include "kernels.h"
+#include "bias_relu.h"
 
 /* ---- specification: the single kernels, one after the other ---- */
 

@@ -1,59 +1,15 @@
 /* A dense layer that adds the bias and rectifies on its way out: y = relu(dense(x, w) + b), or without the relu.
  *
  * Saves a pass over y for each. Made by the fusion pass alone; backward is that of the single ops. */
-#include "kernels.h"
+#include "bias_relu.h"
 
-/* ---- specification: the single kernels, one after the other ---- */
+/* ---- specification and kernels ---- */
 
-enum { X, W, B, Y };
+static void run_bias(const twi_call *call) { twi_run_bias(call, &TWI_NAME(twi_kernel_dense_forward)); }
+static void run_bias_relu(const twi_call *call) { twi_run_bias_relu(call, &TWI_NAME(twi_kernel_dense_forward)); }
 
-static void run_bias(const twi_call *call) {
-    twi_call part = *call;
-    part.operand_count = 3;
-    part.operand[2] = call->operand[Y];
-    TWI_NAME(twi_kernel_dense_forward).run(&part);
-    part.operand[0] = call->operand[Y];
-    part.operand[1] = call->operand[B];
-    TWI_NAME(twi_kernel_bias_forward).run(&part);
-}
-
-static void run_bias_relu(const twi_call *call) {
-    run_bias(call);
-    twi_call part = *call;
-    part.operand_count = 2;
-    part.operand[0] = part.operand[1] = call->operand[Y];
-    TWI_NAME(twi_kernel_relu_forward).run(&part);
-}
-
-/* ---- kernels ---- */
-
-static double flops(const twi_call *call) {
-    return 2.0 * (double)twi_shape_count(&call->operand[W].shape) * (double)call->operand[Y].shape.dim[0];
-}
-
-static const twi_kernel kernel_bias = {
-    .name = "dense.forward_bias",
-    .operand_count = 4,
-    .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
-                {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"b", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},
-    .split = TWI_BY_SAMPLE,
-    .flops = flops,
-    .run = run_bias,
-};
-
-static const twi_kernel kernel_bias_relu = {
-    .name = "dense.forward_bias_relu",
-    .operand_count = 4,
-    .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
-                {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"b", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},
-    .split = TWI_BY_SAMPLE,
-    .flops = flops,
-    .run = run_bias_relu,
-};
+static const twi_kernel kernel_bias = TWI_BIASED_KERNEL("dense.forward_bias", run_bias);
+static const twi_kernel kernel_bias_relu = TWI_BIASED_KERNEL("dense.forward_bias_relu", run_bias_relu);
 
 static const twi_kernel *const kernels[] = {&kernel_bias, &kernel_bias_relu, NULL};
 

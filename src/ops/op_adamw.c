@@ -3,8 +3,8 @@
  *   m = beta1 * m + (1 - beta1) * g     v = beta2 * v + (1 - beta2) * g^2
  *   w = w * (1 - rate * weight_decay) - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
  *
- * with rate = learning_rate * rate_scale. The decay acts on the weight itself and does not pass through the moments;
- * epsilon is added after the bias correction. Does nothing in a run that has a fault.
+ * rate is the learning rate. The decay acts on the weight itself and does not pass through the moments; epsilon is
+ * added after the bias correction. Does nothing in a run that has a fault.
  * Source: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019; Kingma, Ba, "Adam", ICLR 2015. */
 #include "backend/attrs.h"
 #include "kernels.h"
@@ -13,24 +13,20 @@
 
 /* ---- specification ---- */
 
-static int64_t elements(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }
-
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     if (twi_fault_raised(call->control)) return;
     tw_real *param = TWI_DATA(tw_real, call, 0), *m = TWI_DATA(tw_real, call, 2), *v = TWI_DATA(tw_real, call, 3);
     const tw_real *grad = TWI_DATA(const tw_real, call, 1);
-    double t = (double)call->control->update + 1;
+    double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     tw_real beta1 = attrs->beta1, beta2 = attrs->beta2, epsilon = attrs->epsilon;
     tw_real correction1 = (tw_real)(1 - pow((double)attrs->beta1, t));
     tw_real correction2 = (tw_real)sqrt(1 - pow((double)attrs->beta2, t));
+    tw_real step = (tw_real)rate / correction1;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        const twi_update_segment *segment = &attrs->segment[s];
-        int64_t begin = segment->begin > call->begin ? segment->begin : call->begin;
-        int64_t end = segment->end < call->end ? segment->end : call->end;
-        double rate = call->control->learning_rate * segment->rate_scale;
-        tw_real step = (tw_real)rate / correction1, keep = (tw_real)(1 - rate * segment->weight_decay);
-        for (int64_t i = begin; i < end; i++) {
+        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
+        tw_real keep = (tw_real)(1 - rate * part.weight_decay);
+        for (int64_t i = part.begin; i < part.end; i++) {
             m[i] = beta1 * m[i] + (1 - beta1) * grad[i];
             v[i] = beta2 * v[i] + (1 - beta2) * grad[i] * grad[i];
             param[i] = keep * param[i] - step * m[i] / (sqrt(v[i]) / correction2 + epsilon);
@@ -48,7 +44,7 @@ static const twi_kernel update = {
                 {"m", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
                 {"v", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
-    .range = elements,
+    .range = twi_call_elements,
     .grain = 4096,
     .run = update_run,
 };

@@ -21,9 +21,8 @@ static void check_gradients_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        int64_t begin = attrs->segment[s].begin > call->begin ? attrs->segment[s].begin : call->begin;
-        int64_t end = attrs->segment[s].end < call->end ? attrs->segment[s].end : call->end;
-        for (int64_t i = begin; i < end; i++) {
+        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
+        for (int64_t i = part.begin; i < part.end; i++) {
             if (isfinite(gradient[i])) continue;
             twi_fault_raise(call->control, TW_ERROR_NUMERIC, -1, i, (double)gradient[i]);
             return;
@@ -31,13 +30,11 @@ static void check_gradients_run(const twi_call *call) {
     }
 }
 
-static int64_t check_gradients_range(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }
-
 static void copy_run(const twi_call *call) {
     if (twi_fault_raised(call->control)) return;
     const tw_real *source = TWI_DATA(const tw_real, call, 0);
     tw_real *target = TWI_DATA(tw_real, call, 1);
-    for (int64_t i = 0; i < twi_shape_count(&call->operand[0].shape); i++) target[i] = source[i];
+    for (int64_t i = 0; i < twi_call_elements(call); i++) target[i] = source[i];
 }
 
 static void advance_run(const twi_call *call) {
@@ -59,7 +56,7 @@ static const twi_kernel check_gradients = {
     .operand_count = 1,
     .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
-    .range = check_gradients_range,
+    .range = twi_call_elements,
     .grain = 4096,
     .run = check_gradients_run,
 };

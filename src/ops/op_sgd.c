@@ -2,7 +2,7 @@
  *
  *   g = gradient + weight_decay * w
  *   momentum buffer b = momentum * b + g;  d = nesterov ? g + momentum * b : b;  without momentum d = g
- *   w = w - learning_rate * rate_scale * d
+ *   w = w - learning_rate * d
  *
  * The buffer holds gradients, not steps: after a drop of the learning rate the very next step is short (the form
  * PyTorch uses; the other form, which keeps steps in the buffer, differs there). It starts as 0, so the first step is
@@ -13,21 +13,16 @@
 
 /* ---- specification ---- */
 
-static int64_t elements(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }
-
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     if (twi_fault_raised(call->control)) return;
     tw_real *param = TWI_DATA(tw_real, call, 0), *buffer = TWI_DATA(tw_real, call, 2); /* NULL: no momentum */
     const tw_real *grad = TWI_DATA(const tw_real, call, 1);
-    tw_real momentum = attrs->momentum;
+    tw_real rate = (tw_real)call->control->learning_rate, momentum = attrs->momentum;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        const twi_update_segment *segment = &attrs->segment[s];
-        int64_t begin = segment->begin > call->begin ? segment->begin : call->begin;
-        int64_t end = segment->end < call->end ? segment->end : call->end;
-        tw_real rate = (tw_real)(call->control->learning_rate * segment->rate_scale);
-        for (int64_t i = begin; i < end; i++) {
-            tw_real g = grad[i] + segment->weight_decay * param[i];
+        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
+        for (int64_t i = part.begin; i < part.end; i++) {
+            tw_real g = grad[i] + part.weight_decay * param[i];
             if (buffer) {
                 buffer[i] = momentum * buffer[i] + g;
                 g = attrs->nesterov ? g + momentum * buffer[i] : buffer[i];
@@ -46,7 +41,7 @@ static const twi_kernel update = {
                 {"grad", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
                 {"momentum", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
-    .range = elements,
+    .range = twi_call_elements,
     .grain = 4096,
     .run = update_run,
 };

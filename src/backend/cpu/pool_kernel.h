@@ -38,15 +38,6 @@ typedef void pool_step(const pool *p, const pool_window *window, int64_t image, 
 VEC_INLINE int64_t pool_least(int64_t a, int64_t b) { return a < b ? a : b; }
 VEC_INLINE int64_t pool_most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-VEC_INLINE vec pool_load(const float *from, pool_part part) {
-    return part.lanes == VEC_WIDTH ? vec_load(from) : vec_load_part(from, part.lanes);
-}
-VEC_INLINE void pool_store(float *to, vec v, pool_part part) {
-    if (part.lanes == VEC_WIDTH)
-        vec_store(to, v);
-    else
-        memcpy(to, &v, (size_t)part.lanes * sizeof(float));
-}
 VEC_INLINE vec pool_own(vec v, pool_part part) { return (vec)((vec_mask)v & part.own); }
 
 typedef uint8_t pool_bytes __attribute__((vector_size(VEC_WIDTH)));
@@ -122,18 +113,18 @@ static pool pool_of(const twi_pool_attrs *attrs, const twi_operand *image, const
 
 VEC_INLINE void max_of(const pool *p, int64_t rows, int64_t columns, int32_t number, int64_t image, int64_t result,
                        pool_part part) {
-    vec largest = pool_load(p->image + image, part);
+    vec largest = vec_load_some(p->image + image, part.lanes);
     vec_mask winner = vec_splat_int(number);
     for (int64_t h = 0; h < rows; h++) {
         for (int64_t w = 0; w < columns; w++) {
             if (h == 0 && w == 0) continue;
-            vec value = pool_load(p->image + image + h * p->image_row + w * p->channels, part);
+            vec value = vec_load_some(p->image + image + h * p->image_row + w * p->channels, part.lanes);
             vec_test better = vec_beats(value, largest);
             largest = vec_choose(better, value, largest);
             winner = vec_choose_int(better, vec_splat_int(number + (int32_t)(h * p->attrs->kernel_w + w)), winner);
         }
     }
-    pool_store(p->result + result, largest, part);
+    vec_store_some(p->result + result, largest, part.lanes);
     pool_store_index(p->index + result, winner, part);
 }
 VEC_INLINE void step_max(const pool *p, const pool_window *window, int64_t image, int64_t result, pool_part part) {
@@ -151,13 +142,13 @@ static void max_pool_forward(const twi_call *call, const twi_cpu_workspace *work
 
 VEC_INLINE void max_to(const pool *p, int64_t rows, int64_t columns, int32_t number, int64_t image, int64_t result,
                        pool_part part) {
-    vec dy = pool_own(pool_load(p->result + result, part), part);
+    vec dy = pool_own(vec_load_some(p->result + result, part.lanes), part);
     vec_mask winner = pool_load_index(p->index + result, part);
     for (int64_t h = 0; h < rows; h++) {
         for (int64_t w = 0; w < columns; w++) {
             vec_test won = vec_same(winner, vec_splat_int(number + (int32_t)(h * p->attrs->kernel_w + w)));
             float *dx = p->image + image + h * p->image_row + w * p->channels;
-            pool_store(dx, pool_load(dx, part) + vec_keep(won, dy), part);
+            vec_store_some(dx, vec_load_some(dx, part.lanes) + vec_keep(won, dy), part.lanes);
         }
     }
 }
@@ -216,18 +207,18 @@ VEC_INLINE void step_avg(const pool *p, const pool_window *window, int64_t image
     for (int64_t h = 0; h < window->rows; h++) {
         vec row = {0}; /* a sum of sums keeps more digits of a large window, such as the whole image */
         for (int64_t w = 0; w < window->columns; w++)
-            row += pool_load(p->image + image + h * p->image_row + w * p->channels, part);
+            row += vec_load_some(p->image + image + h * p->image_row + w * p->channels, part.lanes);
         sum += row;
     }
-    pool_store(p->result + result, sum * avg_share(p, window), part);
+    vec_store_some(p->result + result, sum * avg_share(p, window), part.lanes);
 }
 VEC_INLINE void step_avg_backward(const pool *p, const pool_window *window, int64_t image, int64_t result,
                                   pool_part part) {
-    vec dy = pool_own(pool_load(p->result + result, part), part) * avg_share(p, window);
+    vec dy = pool_own(vec_load_some(p->result + result, part.lanes), part) * avg_share(p, window);
     for (int64_t h = 0; h < window->rows; h++) {
         for (int64_t w = 0; w < window->columns; w++) {
             float *dx = p->image + image + h * p->image_row + w * p->channels;
-            pool_store(dx, pool_load(dx, part) + dy, part);
+            vec_store_some(dx, vec_load_some(dx, part.lanes) + dy, part.lanes);
         }
     }
 }

@@ -4,30 +4,6 @@
 #include "backend/attrs.h"
 #include "vec_math.h"
 
-/* Part of one update segment within the call's range. */
-typedef struct update_part {
-    int64_t begin, end;
-    double rate;
-    float decay;
-} update_part;
-
-static update_part update_part_of(const twi_call *call, const twi_update_segment *segment) {
-    return (update_part){.begin = segment->begin > call->begin ? segment->begin : call->begin,
-                         .end = segment->end < call->end ? segment->end : call->end,
-                         .rate = call->control->learning_rate * segment->rate_scale,
-                         .decay = segment->weight_decay};
-}
-
-VEC_INLINE vec update_load(const float *from, int lanes) {
-    return lanes == VEC_WIDTH ? vec_load(from) : vec_load_part(from, lanes);
-}
-VEC_INLINE void update_store(float *to, vec v, int lanes) {
-    if (lanes == VEC_WIDTH)
-        vec_store(to, v);
-    else
-        memcpy(to, &v, (size_t)lanes * sizeof(float));
-}
-
 /* ---- sgd: param, grad, momentum (may be absent) ---- */
 
 typedef struct sgd_numbers {
@@ -36,13 +12,13 @@ typedef struct sgd_numbers {
 } sgd_numbers;
 
 VEC_INLINE void sgd_step(float *w, const float *grad, float *buffer, const sgd_numbers *k, int lanes) {
-    vec weight = update_load(w, lanes), step = update_load(grad, lanes) + k->decay * weight;
+    vec weight = vec_load_some(w, lanes), step = vec_load_some(grad, lanes) + k->decay * weight;
     if (buffer) {
-        vec b = k->momentum * update_load(buffer, lanes) + step;
-        update_store(buffer, b, lanes);
+        vec b = k->momentum * vec_load_some(buffer, lanes) + step;
+        vec_store_some(buffer, b, lanes);
         step = k->nesterov ? step + k->momentum * b : b;
     }
-    update_store(w, weight - k->rate * step, lanes);
+    vec_store_some(w, weight - k->rate * step, lanes);
 }
 
 static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -52,9 +28,9 @@ static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace)
     float *w = call->operand[0].data, *buffer = call->operand[2].data;
     const float *grad = call->operand[1].data;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        update_part part = update_part_of(call, &attrs->segment[s]);
-        sgd_numbers k = {vec_splat((float)part.rate), vec_splat(part.decay), vec_splat(attrs->momentum),
-                         attrs->nesterov};
+        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
+        sgd_numbers k = {vec_splat((float)call->control->learning_rate), vec_splat(part.weight_decay),
+                         vec_splat(attrs->momentum), attrs->nesterov};
         int64_t i = part.begin;
         for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH)
             sgd_step(w + i, grad + i, buffer ? buffer + i : NULL, &k, VEC_WIDTH);
@@ -70,13 +46,13 @@ typedef struct adamw_numbers {
 } adamw_numbers;
 
 VEC_INLINE void adamw_step(float *w, const float *grad, float *m, float *v, const adamw_numbers *k, int lanes) {
-    vec g = update_load(grad, lanes);
-    vec mean = k->beta1 * update_load(m, lanes) + k->rest1 * g;
-    vec square = k->beta2 * update_load(v, lanes) + k->rest2 * g * g;
-    update_store(m, mean, lanes);
-    update_store(v, square, lanes);
+    vec g = vec_load_some(grad, lanes);
+    vec mean = k->beta1 * vec_load_some(m, lanes) + k->rest1 * g;
+    vec square = k->beta2 * vec_load_some(v, lanes) + k->rest2 * g * g;
+    vec_store_some(m, mean, lanes);
+    vec_store_some(v, square, lanes);
     vec step = k->step * mean / (vec_sqrt(square) * k->inverse + k->epsilon);
-    update_store(w, k->keep * update_load(w, lanes) - step, lanes);
+    vec_store_some(w, k->keep * vec_load_some(w, lanes) - step, lanes);
 }
 
 static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -85,16 +61,16 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
     if (twi_fault_raised(call->control)) return;
     float *w = call->operand[0].data, *m = call->operand[2].data, *v = call->operand[3].data;
     const float *grad = call->operand[1].data;
-    double t = (double)call->control->update + 1;
+    double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     double correction1 = 1 - pow((double)attrs->beta1, t), correction2 = sqrt(1 - pow((double)attrs->beta2, t));
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        update_part part = update_part_of(call, &attrs->segment[s]);
+        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         adamw_numbers k = {.beta1 = vec_splat(attrs->beta1),
                            .beta2 = vec_splat(attrs->beta2),
                            .rest1 = vec_splat(1 - attrs->beta1),
                            .rest2 = vec_splat(1 - attrs->beta2),
-                           .step = vec_splat((float)(part.rate / correction1)),
-                           .keep = vec_splat((float)(1 - part.rate * part.decay)),
+                           .step = vec_splat((float)(rate / correction1)),
+                           .keep = vec_splat((float)(1 - rate * part.weight_decay)),
                            .inverse = vec_splat((float)(1 / correction2)),
                            .epsilon = vec_splat(attrs->epsilon)};
         int64_t i = part.begin;

@@ -120,6 +120,8 @@ void case_load(const case_graph *graph, tw_program *program, const case_data *da
     memset(model->arena, 0xff, model->arena_bytes);
     memset(model->scratch, 0xff, model->scratch_bytes);
     model->store.version++;
+    model->arena_user = program; /* its inputs are put there below, past tw_program_write */
+    model->arena_turns++;
     for (int o = 0; o < graph->operand_count; o++) {
         place p;
         if (!place_of_value(program, graph->operand[o].value, &p)) continue;

@@ -8,8 +8,9 @@
 enum {
     CHUNK_BYTES = 512 * 1024,        /* what one step of a chunk should touch: about an L2 cache */
     GROUPS_MAX = 8,                  /* partial sums kept apart, hence workers that can share a segment */
+    GROUPS_MIN = 2,                  /* however large the sums */
     CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
-    CHUNK_SAMPLES_MIN = 8,           /* but not finer than this */
+    CHUNK_SAMPLES_MIN = 8,           /* but small samples not finer than this */
     PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step */
 };
 
@@ -70,12 +71,18 @@ static bool joins(const tw_program *program, int first, int at) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Chunk size: what fits the cache, at least enough chunks to share, a multiple of what the implementations like. */
-static void size_chunks(const tw_program *program, twi_segment *segment) {
+/* What the steps of a segment ask of its chunks. */
+typedef struct demands {
+    int64_t samples;
+    size_t touched;   /* bytes of one sample that the widest step touches */
+    size_t partial;   /* bytes of the largest sum that chunks add to */
+    int64_t multiple; /* samples the pickiest implementation likes chunks to be a multiple of */
+} demands;
+
+static demands ask_steps(const tw_program *program, const twi_segment *segment) {
     tw_context *context = twi_program_context(program);
-    int64_t samples = twi_program_step_samples(program, &program->step[segment->first_step]), multiple = 1;
-    size_t widest = 1, partial = 0;
-    segment->samples = samples > 0 ? samples : 1;
+    int64_t samples = twi_program_step_samples(program, &program->step[segment->first_step]);
+    demands d = {.samples = samples > 0 ? samples : 1, .touched = 1, .multiple = 1};
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
         const twi_step *step = &program->step[i];
         size_t touched = 0, sums = 0;
@@ -85,59 +92,67 @@ static void size_chunks(const tw_program *program, twi_segment *segment) {
             if (step->kernel->operand[o].reach == TWI_BATCHED) touched += buffer->sample_bytes;
             if (step->kernel->operand[o].reach == TWI_SUMMED) sums += buffer->bytes;
         }
-        if (touched > widest) widest = touched;
-        if (sums > partial) partial = sums;
         twi_call call;
         twi_program_call(program, step, 0, &call);
         int64_t liked = context->backend->chunk_multiple(context, step->kernel, &call);
-        if (liked > multiple) multiple = liked;
+        if (touched > d.touched) d.touched = touched;
+        if (sums > d.partial) d.partial = sums;
+        if (liked > d.multiple) d.multiple = liked;
     }
-    int64_t chunk = (int64_t)(CHUNK_BYTES / widest), shared = (segment->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
-    if (shared < smaller(CHUNK_SAMPLES_MIN, segment->samples) && widest < CHUNK_BYTES / CHUNK_SAMPLES_MIN)
-        shared = smaller(CHUNK_SAMPLES_MIN, segment->samples);
-    chunk = smaller(chunk > 0 ? chunk : 1, shared);
-    if (chunk >= multiple)
-        chunk -= chunk % multiple;
-    else
-        chunk = multiple;
-    chunk = smaller(chunk, segment->samples);
-    segment->chunk = chunk;
-    for (int64_t even = chunk; even > chunk / 2;
-         even -= multiple) /* a shorter last chunk doubles what is to be prepared */
-        if (segment->samples % even == 0) {
-            segment->chunk = even;
-            break;
-        }
-    int64_t chunks = (segment->samples + segment->chunk - 1) / segment->chunk, groups = smaller(chunks, GROUPS_MAX);
-    if (partial > PARTIAL_BYTES / GROUPS_MAX)
-        groups = smaller(groups, partial > PARTIAL_BYTES / 2 ? 2 : (int64_t)(PARTIAL_BYTES / partial));
-    segment->groups = (int)groups;
+    return d;
+}
+
+/* What fits the cache, but enough chunks to share; of the sizes near that, one that leaves no shorter last chunk, since that
+ * doubles what is to be prepared. */
+static int64_t chunk_size(const demands *d) {
+    int64_t fits = (int64_t)(CHUNK_BYTES / d->touched), shared = (d->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
+    if (fits > CHUNK_SAMPLES_MIN && shared < CHUNK_SAMPLES_MIN) shared = CHUNK_SAMPLES_MIN;
+    int64_t chunk = smaller(fits, shared);
+    chunk = chunk >= d->multiple ? chunk - chunk % d->multiple : d->multiple;
+    chunk = smaller(chunk, d->samples);
+    for (int64_t even = chunk; even > chunk / 2; even -= d->multiple)
+        if (d->samples % even == 0) return even;
+    return chunk;
+}
+
+/* As many groups as there may be workers, unless their partial sums would take too much memory. */
+static int group_count(const demands *d, int64_t chunk) {
+    int64_t groups = smaller((d->samples + chunk - 1) / chunk, GROUPS_MAX);
+    if (d->partial > PARTIAL_BYTES / GROUPS_MAX) {
+        int64_t affordable = (int64_t)(PARTIAL_BYTES / d->partial);
+        groups = smaller(groups, affordable > GROUPS_MIN ? affordable : GROUPS_MIN);
+    }
+    return (int)groups;
+}
+
+static void add_segment(tw_program *program, int first, int end) {
+    twi_segment *segment = &program->segment[program->segment_count];
+    *segment = (twi_segment){.first_step = first,
+                             .step_count = end - first,
+                             .split = program->step[first].kernel->split,
+                             .samples = 1,
+                             .chunk = 1,
+                             .groups = 1};
+    if (segment->split == TWI_BY_SAMPLE) {
+        demands d = ask_steps(program, segment);
+        segment->samples = d.samples;
+        segment->chunk = chunk_size(&d);
+        segment->groups = group_count(&d, segment->chunk);
+    }
+    for (int k = first; k < end; k++) program->step[k].segment = program->segment_count;
+    program->segment_count++;
 }
 
 tw_status twi_pass_schedule(tw_program *program) {
     TWI_TRY(sink_ranged(program));
-    TWI_TRY(twi_get(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count + 1,
+    TWI_TRY(twi_get(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
                     sizeof *program->segment, "segments"));
-    int first = 0;
     program->update_segment = -1;
-    for (int i = 0; i <= program->step_count; i++) {
-        if (i < program->step_count && (i == first || joins(program, first, i))) continue;
-        if (i == first) break; /* an empty program */
-        twi_segment *segment = &program->segment[program->segment_count];
-        *segment = (twi_segment){.first_step = first,
-                                 .step_count = i - first,
-                                 .split = program->step[first].kernel->split,
-                                 .samples = 1,
-                                 .chunk = 1,
-                                 .groups = 1};
-        if (segment->split == TWI_BY_SAMPLE) size_chunks(program, segment);
-        for (int k = first; k < i; k++) program->step[k].segment = program->segment_count;
+    for (int first = 0, end; first < program->step_count; first = end) {
+        for (end = first + 1; end < program->step_count && joins(program, first, end); end++) continue;
         if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0)
             program->update_segment = program->segment_count;
-        program->segment_count++;
-        first = i;
-        i--; /* step i opens the next segment */
-        if (first == program->step_count) break;
+        add_segment(program, first, end);
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;
     return TW_OK;

@@ -5,60 +5,37 @@
  *
  * The gradient of the shortcut r is mask ? dy : 0: written by relu.backward_masked, or added to another contribution by
  * add.masked. Batch norm's own backward passes are those of fused_batch_norm_relu.c. Reached by fusion alone. */
-#include "backend/attrs.h"
 #include "kernels.h"
 
-/* ---- specification ---- */
+/* ---- specification: by the single kernels, where there are such ---- */
 
 static void apply_add_relu_run(const twi_call *call) {
-    const twi_operand *xo = &call->operand[0], *ro = &call->operand[2];
-    const twi_operand *yo = &call->operand[3], *mo = &call->operand[4];
-    const tw_real *x = TWI_DATA(const tw_real, call, 0), *coef = TWI_DATA(const tw_real, call, 1);
-    const tw_real *r = TWI_DATA(const tw_real, call, 2);
-    tw_real *y = TWI_DATA(tw_real, call, 3);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
-    const tw_real *scale = coef + TWI_NORM_SCALE * channels, *offset = coef + TWI_NORM_OFFSET * channels;
-    for (int64_t n = 0; n < batch; n++) {
-        uint8_t *mask = twi_mask_sample(mo, n); /* NULL: no backward follows */
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++) {
-                    tw_real t = scale[c] * x[twi_at4(xo, n, c, h, w)] + offset[c] + r[twi_at4(ro, n, c, h, w)];
-                    y[twi_at4(yo, n, c, h, w)] = t < 0 ? 0 : t; /* keeps NaN */
-                    if (mask) twi_bit_set(mask, twi_at4(mo, 0, c, h, w), !(t <= 0));
-                }
-    }
+    const twi_operand *r = &call->operand[2], *y = &call->operand[3], *mask = &call->operand[4];
+    twi_call part = *call;
+    part.operand_count = 3;
+    part.operand[2] = *y;
+    TWI_NAME(twi_kernel_batch_norm_apply).run(&part);
+    part.operand[0] = *y;
+    part.operand[1] = *r;
+    TWI_NAME(twi_kernel_add_forward).run(&part);
+    twi_relu_with_mask(y, mask);
 }
 
 static void relu_backward_masked_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1], *dxo = &call->operand[2];
-    const tw_real *dy = TWI_DATA(const tw_real, call, 0);
-    tw_real *dx = TWI_DATA(tw_real, call, 2);
-    for (int64_t n = 0; n < twi_dim(dyo, 0); n++) {
-        const uint8_t *mask = twi_mask_sample(mo, n);
-        for (int64_t c = 0; c < twi_dim(dyo, 1); c++)
-            for (int64_t h = 0; h < twi_dim(dyo, 2); h++)
-                for (int64_t w = 0; w < twi_dim(dyo, 3); w++) {
-                    bool kept = twi_bit_get(mask, twi_at4(mo, 0, c, h, w));
-                    dx[twi_at4(dxo, n, c, h, w)] = kept ? dy[twi_at4(dyo, n, c, h, w)] : 0;
-                }
-    }
+    const twi_operand *dy = &call->operand[0], *mask = &call->operand[1], *dxo = &call->operand[2];
+    tw_real *dx = dxo->data;
+    for (int64_t n = 0; n < dy->shape.dim[0]; n++)
+        for (int64_t i = 0; i < twi_sample_count(dy); i++) dx[twi_offset(dxo, n, i)] = twi_masked(dy, mask, n, i);
 }
 
 static void add_masked_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1];
+    const twi_operand *dy = &call->operand[0], *mask = &call->operand[1];
     const twi_operand *bo = &call->operand[2], *yo = &call->operand[3];
-    const tw_real *dy = TWI_DATA(const tw_real, call, 0), *b = TWI_DATA(const tw_real, call, 2);
-    tw_real *y = TWI_DATA(tw_real, call, 3);
-    for (int64_t n = 0; n < twi_dim(dyo, 0); n++) {
-        const uint8_t *mask = twi_mask_sample(mo, n);
-        for (int64_t c = 0; c < twi_dim(dyo, 1); c++)
-            for (int64_t h = 0; h < twi_dim(dyo, 2); h++)
-                for (int64_t w = 0; w < twi_dim(dyo, 3); w++) {
-                    bool kept = twi_bit_get(mask, twi_at4(mo, 0, c, h, w));
-                    y[twi_at4(yo, n, c, h, w)] = (kept ? dy[twi_at4(dyo, n, c, h, w)] : 0) + b[twi_at4(bo, n, c, h, w)];
-                }
-    }
+    const tw_real *b = bo->data;
+    tw_real *y = yo->data;
+    for (int64_t n = 0; n < dy->shape.dim[0]; n++)
+        for (int64_t i = 0; i < twi_sample_count(dy); i++)
+            y[twi_offset(yo, n, i)] = twi_masked(dy, mask, n, i) + b[twi_offset(bo, n, i)];
 }
 
 /* ---- kernels ---- */
@@ -75,7 +52,7 @@ static const twi_kernel apply_add_relu = {
     .run = apply_add_relu_run,
 };
 
-static const twi_kernel relu_backward_masked = {
+const twi_kernel TWI_NAME(twi_kernel_relu_backward_masked) = {
     .name = "relu.backward_masked",
     .operand_count = 3,
     .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -138,7 +115,8 @@ static tw_value *build_case(twi_builder *builder, const twi_case *c) {
 
 /* ---- record ---- */
 
-static const twi_kernel *const kernels[] = {&apply_add_relu, &relu_backward_masked, &add_masked, NULL};
+static const twi_kernel *const kernels[] = {&apply_add_relu, &TWI_NAME(twi_kernel_relu_backward_masked), &add_masked,
+                                            NULL};
 
 const twi_op TWI_NAME(twi_op_batch_norm_add_relu) = {
     .name = "batch_norm_add_relu",

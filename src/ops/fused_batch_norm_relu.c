@@ -5,72 +5,32 @@
  * The mask is one bit an element, so that the backward needs neither y nor t: a 32nd of the memory. Its passes are
  * those of batch norm with dy replaced by mask ? dy : 0. The statistics are batch norm's own. Reached by the fusion
  * pass alone. */
-#include "backend/attrs.h"
 #include "kernels.h"
 
-/* ---- specification ---- */
+/* ---- specification: by the single kernels ---- */
 
 static void apply_relu_run(const twi_call *call) {
-    const twi_operand *xo = &call->operand[0], *yo = &call->operand[2], *mo = &call->operand[3];
-    const tw_real *x = TWI_DATA(const tw_real, call, 0), *coef = TWI_DATA(const tw_real, call, 1);
-    tw_real *y = TWI_DATA(tw_real, call, 2);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
-    const tw_real *scale = coef + TWI_NORM_SCALE * channels, *offset = coef + TWI_NORM_OFFSET * channels;
-    for (int64_t n = 0; n < batch; n++) {
-        uint8_t *mask = twi_mask_sample(mo, n); /* NULL: no backward follows */
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++) {
-                    tw_real t = scale[c] * x[twi_at4(xo, n, c, h, w)] + offset[c];
-                    y[twi_at4(yo, n, c, h, w)] = t < 0 ? 0 : t; /* keeps NaN */
-                    if (mask) twi_bit_set(mask, twi_at4(mo, 0, c, h, w), !(t <= 0));
-                }
-    }
+    TWI_NAME(twi_kernel_batch_norm_apply).run(call); /* x, coef, y come first in both */
+    twi_relu_with_mask(&call->operand[2], &call->operand[3]);
 }
 
 static void backward_sums_masked_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1], *xo = &call->operand[2];
-    const tw_real *dy = TWI_DATA(const tw_real, call, 0), *x = TWI_DATA(const tw_real, call, 2);
-    const tw_real *mean = TWI_DATA(const tw_real, call, 3); /* the first row of coef */
-    tw_real *sums = TWI_DATA(tw_real, call, 4);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
-    for (int64_t c = 0; c < channels; c++) {
-        tw_real sum = 0, product = 0;
-        for (int64_t n = 0; n < batch; n++) {
-            const uint8_t *mask = twi_mask_sample(mo, n);
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++) {
-                    if (!twi_bit_get(mask, twi_at4(mo, 0, c, h, w))) continue;
-                    tw_real d = dy[twi_at4(dyo, n, c, h, w)];
-                    sum += d;
-                    product += d * (x[twi_at4(xo, n, c, h, w)] - mean[c]);
-                }
-        }
-        sums[TWI_NORM_SUM * channels + c] += sum;
-        sums[TWI_NORM_PRODUCT * channels + c] += product;
-        sums[TWI_NORM_COUNT * channels + c] += (tw_real)(batch * height * width);
-    }
+    const twi_operand *o = call->operand;
+    TWI_NAME(twi_norm_backward_sums)(&o[0], &o[1], &o[2], &o[3], &o[4]);
 }
 
+/* dx holds the masked dy in between. */
 static void backward_apply_masked_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *mo = &call->operand[1];
-    const twi_operand *xo = &call->operand[2], *dxo = &call->operand[4];
-    const tw_real *dy = TWI_DATA(const tw_real, call, 0), *x = TWI_DATA(const tw_real, call, 2);
-    const tw_real *dcoef = TWI_DATA(const tw_real, call, 3);
-    tw_real *dx = TWI_DATA(tw_real, call, 4);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
-    const tw_real *a = dcoef + TWI_NORM_A * channels, *b = dcoef + TWI_NORM_B * channels;
-    const tw_real *k = dcoef + TWI_NORM_K * channels;
-    for (int64_t n = 0; n < batch; n++) {
-        const uint8_t *mask = twi_mask_sample(mo, n);
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++) {
-                    bool kept = twi_bit_get(mask, twi_at4(mo, 0, c, h, w));
-                    tw_real d = kept ? dy[twi_at4(dyo, n, c, h, w)] : 0;
-                    dx[twi_at4(dxo, n, c, h, w)] = a[c] * d + b[c] * x[twi_at4(xo, n, c, h, w)] + k[c];
-                }
-    }
+    const twi_operand *x = &call->operand[2], *dcoef = &call->operand[3], *dx = &call->operand[4];
+    twi_call part = *call;
+    part.operand_count = 3;
+    part.operand[2] = *dx;
+    TWI_NAME(twi_kernel_relu_backward_masked).run(&part);
+    part.operand_count = 4;
+    part.operand[0] = part.operand[3] = *dx;
+    part.operand[1] = *x;
+    part.operand[2] = *dcoef;
+    TWI_NAME(twi_kernel_batch_norm_backward_apply).run(&part);
 }
 
 /* ---- kernels ---- */

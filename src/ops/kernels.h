@@ -9,14 +9,36 @@ extern const twi_kernel TWI_NAME(twi_kernel_conv2d_forward); /* op_conv2d.c */
 extern const twi_kernel TWI_NAME(twi_kernel_dense_forward);  /* op_dense.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_forward);   /* op_bias.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_backward);
-extern const twi_kernel TWI_NAME(twi_kernel_relu_forward);   /* op_relu.c */
+extern const twi_kernel TWI_NAME(twi_kernel_relu_forward); /* op_relu.c */
 extern const twi_kernel TWI_NAME(twi_kernel_relu_backward);
-extern const twi_kernel TWI_NAME(twi_kernel_reshape_copy);   /* op_reshape.c */
+extern const twi_kernel TWI_NAME(twi_kernel_add_forward);      /* op_add.c */
+extern const twi_kernel TWI_NAME(twi_kernel_reshape_copy);     /* op_reshape.c */
+extern const twi_kernel TWI_NAME(twi_kernel_batch_norm_apply); /* op_batch_norm.c */
+extern const twi_kernel TWI_NAME(twi_kernel_batch_norm_backward_apply);
+extern const twi_kernel TWI_NAME(twi_kernel_relu_backward_masked); /* fused_batch_norm_add_relu.c */
 
-/* The bits of sample n of a mask (NULL: no mask is wanted); element (c, h, w) is bit twi_at4(mask, 0, c, h, w). */
-static inline uint8_t *twi_mask_sample(const twi_operand *mask, int64_t n) {
-    return mask->data ? (uint8_t *)mask->data + n * twi_bits_bytes(twi_sample_count(mask)) : NULL;
+/* y = relu(y) in place, and the relu's mask: a bit an element, set where the gradient passes. */
+static inline void twi_relu_with_mask(const twi_operand *yo, const twi_operand *mask) {
+    tw_real *y = yo->data;
+    uint8_t *bits = mask->data; /* NULL: no backward follows */
+    int64_t elements = twi_sample_count(yo);
+    for (int64_t n = 0; n < yo->shape.dim[0]; n++)
+        for (int64_t i = 0; i < elements; i++) {
+            tw_real *t = &y[twi_offset(yo, n, i)];
+            if (bits) twi_bit_set(bits + n * twi_bits_bytes(elements), twi_offset(mask, 0, i), !(*t <= 0));
+            *t = *t < 0 ? 0 : *t; /* keeps NaN */
+        }
 }
+
+/* Element i, in logical order, of sample n of dy where the mask lets it pass, else 0; without a mask everything does. */
+static inline tw_real twi_masked(const twi_operand *dy, const twi_operand *mask, int64_t n, int64_t i) {
+    const uint8_t *bits = mask ? (const uint8_t *)mask->data + n * twi_bits_bytes(twi_sample_count(mask)) : NULL;
+    return !bits || twi_bit_get(bits, twi_offset(mask, 0, i)) ? ((const tw_real *)dy->data)[twi_offset(dy, n, i)] : 0;
+}
+
+/* Adds the sums of batch norm's backward; mask NULL: dy as it is. op_batch_norm.c */
+void TWI_NAME(twi_norm_backward_sums)(const twi_operand *dy, const twi_operand *mask, const twi_operand *x,
+                                      const twi_operand *coef, const twi_operand *sums);
 
 /* What cross-entropy wants the probability of class c to be. */
 static inline tw_real twi_class_target(tw_real smoothing, int64_t classes, int64_t label, int64_t c) {

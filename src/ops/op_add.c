@@ -1,6 +1,7 @@
 /* add: y = a + b, element by element, shapes equal
  *
  * The gradient of both summands is that of the sum: it is passed through, nothing is computed. */
+#include "kernels.h"
 #include "rules.h"
 
 /* ---- shape rule ---- */
@@ -18,11 +19,9 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel kernel_forward;
-
 static void forward(twi_lower *lower, const twi_node *node) {
     (void)node;
-    twi_lower_step(lower, &kernel_forward,
+    twi_lower_step(lower, &TWI_NAME(twi_kernel_add_forward),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
 }
 
@@ -55,7 +54,7 @@ static void run_parts(const twi_call *call) {
 
 /* ---- kernels ---- */
 
-static const twi_kernel kernel_forward = {
+const twi_kernel TWI_NAME(twi_kernel_add_forward) = {
     .name = "add.forward",
     .operand_count = 3,
     .operand = {{"a", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -77,7 +76,7 @@ static const twi_kernel kernel_parts = {
     .run = run_parts,
 };
 
-static const twi_kernel *const kernels[] = {&kernel_forward, &kernel_parts, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_add_forward), &kernel_parts, NULL};
 
 /* ---- cases ---- */
 

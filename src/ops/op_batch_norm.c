@@ -24,8 +24,8 @@ enum { SAVED_COEF };
 /* ---- shape rule ---- */
 
 static tw_status infer(twi_infer *infer) {
-    static const char *const names[INPUTS] = {"the input", "gamma", "beta", "the running mean",
-                                              "the running variance", "the count of batches"};
+    static const char *const names[INPUTS] = {
+        "the input", "gamma", "beta", "the running mean", "the running variance", "the count of batches"};
     const twi_batch_norm_attrs *attrs = infer->attrs;
     const twi_shape *x = &infer->input[IN_X];
     char text[TWI_SHAPE_TEXT];
@@ -53,7 +53,7 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel statistics, finalize, from_running, apply, backward_sums, backward_finalize, backward_apply;
+static const twi_kernel statistics, finalize, from_running, backward_sums, backward_finalize;
 
 static twi_ref channel_rows(twi_lower *lower, const char *name, int64_t rows) {
     const twi_shape shape = {2, {rows, twi_lower_input_shape(lower, IN_X)->dim[1]}};
@@ -77,7 +77,7 @@ static void forward(twi_lower *lower, const twi_node *node) {
     } else {
         twi_lower_step(lower, &from_running, (twi_ref[]){gamma, beta, mean, var, coef});
     }
-    twi_lower_step(lower, &apply, (twi_ref[]){x, coef, twi_lower_output(lower, 0)});
+    twi_lower_step(lower, &TWI_NAME(twi_kernel_batch_norm_apply), (twi_ref[]){x, coef, twi_lower_output(lower, 0)});
 }
 
 static void backward(twi_lower *lower, const twi_node *node) {
@@ -87,32 +87,38 @@ static void backward(twi_lower *lower, const twi_node *node) {
     twi_ref sums = channel_rows(lower, "gradient sums", TWI_NORM_SUMS);
     twi_ref dcoef = channel_rows(lower, "gradient coef", TWI_NORM_GRADIENTS);
     twi_lower_step(lower, &backward_sums, (twi_ref[]){dy, x, coef, sums});
-    twi_lower_step(lower, &backward_finalize, (twi_ref[]){sums, coef, twi_lower_input(lower, IN_GAMMA),
-                                                          twi_lower_input_gradient(lower, IN_GAMMA),
-                                                          twi_lower_input_gradient(lower, IN_BETA), dcoef});
+    twi_lower_step(lower, &backward_finalize,
+                   (twi_ref[]){sums, coef, twi_lower_input(lower, IN_GAMMA), twi_lower_input_gradient(lower, IN_GAMMA),
+                               twi_lower_input_gradient(lower, IN_BETA), dcoef});
     if (twi_lower_wants_gradient(lower, IN_X))
-        twi_lower_step(lower, &backward_apply, (twi_ref[]){dy, x, dcoef, twi_lower_input_gradient(lower, IN_X)});
+        twi_lower_step(lower, &TWI_NAME(twi_kernel_batch_norm_backward_apply),
+                       (twi_ref[]){dy, x, dcoef, twi_lower_input_gradient(lower, IN_X)});
 }
 
-/* ---- specification: loops over the channels; [N, C] runs as [N, C, 1, 1] ---- */
+/* ---- specification: elements i of a sample in logical order, channel by channel ---- */
+
+/* Elements of one channel of a sample. */
+static int64_t channel_size(const twi_operand *x) { return twi_shape_count_from(&x->shape, 2); }
+
+static void add_sums(tw_real *sums, int64_t channels, int64_t c, tw_real sum, tw_real product, int64_t count) {
+    sums[TWI_NORM_SUM * channels + c] += sum;
+    sums[TWI_NORM_PRODUCT * channels + c] += product;
+    sums[TWI_NORM_COUNT * channels + c] += (tw_real)count;
+}
 
 static void statistics_run(const twi_call *call) {
     const twi_operand *xo = &call->operand[0];
     const tw_real *x = TWI_DATA(const tw_real, call, 0), *shift = TWI_DATA(const tw_real, call, 1);
-    tw_real *sums = TWI_DATA(tw_real, call, 2);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
+    int64_t batch = xo->shape.dim[0], channels = xo->shape.dim[1], size = channel_size(xo);
     for (int64_t c = 0; c < channels; c++) {
         tw_real sum = 0, squares = 0;
         for (int64_t n = 0; n < batch; n++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++) {
-                    tw_real d = x[twi_at4(xo, n, c, h, w)] - shift[c];
-                    sum += d;
-                    squares += d * d;
-                }
-        sums[TWI_NORM_SUM * channels + c] += sum;
-        sums[TWI_NORM_PRODUCT * channels + c] += squares;
-        sums[TWI_NORM_COUNT * channels + c] += (tw_real)(batch * height * width);
+            for (int64_t i = c * size; i < (c + 1) * size; i++) {
+                tw_real d = x[twi_offset(xo, n, i)] - shift[c];
+                sum += d;
+                squares += d * d;
+            }
+        add_sums(TWI_DATA(tw_real, call, 2), channels, c, sum, squares, batch * size);
     }
 }
 
@@ -164,34 +170,32 @@ static void apply_run(const twi_call *call) {
     const twi_operand *xo = &call->operand[0], *yo = &call->operand[2];
     const tw_real *x = TWI_DATA(const tw_real, call, 0), *coef = TWI_DATA(const tw_real, call, 1);
     tw_real *y = TWI_DATA(tw_real, call, 2);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
+    int64_t channels = xo->shape.dim[1], size = channel_size(xo);
     const tw_real *scale = coef + TWI_NORM_SCALE * channels, *offset = coef + TWI_NORM_OFFSET * channels;
-    for (int64_t n = 0; n < batch; n++)
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++)
-                    y[twi_at4(yo, n, c, h, w)] = scale[c] * x[twi_at4(xo, n, c, h, w)] + offset[c];
+    for (int64_t n = 0; n < xo->shape.dim[0]; n++)
+        for (int64_t i = 0; i < channels * size; i++)
+            y[twi_offset(yo, n, i)] = scale[i / size] * x[twi_offset(xo, n, i)] + offset[i / size];
 }
 
-static void backward_sums_run(const twi_call *call) {
-    const twi_operand *dyo = &call->operand[0], *xo = &call->operand[1];
-    const tw_real *dy = TWI_DATA(const tw_real, call, 0), *x = TWI_DATA(const tw_real, call, 1);
-    const tw_real *mean = TWI_DATA(const tw_real, call, 2); /* the first row of coef */
-    tw_real *sums = TWI_DATA(tw_real, call, 3);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
+void TWI_NAME(twi_norm_backward_sums)(const twi_operand *dy, const twi_operand *mask, const twi_operand *xo,
+                                      const twi_operand *coef, const twi_operand *sums) {
+    const tw_real *x = xo->data, *mean = (const tw_real *)coef->data + TWI_NORM_MEAN * coef->shape.dim[1];
+    int64_t batch = xo->shape.dim[0], channels = xo->shape.dim[1], size = channel_size(xo);
     for (int64_t c = 0; c < channels; c++) {
         tw_real sum = 0, product = 0;
         for (int64_t n = 0; n < batch; n++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++) {
-                    tw_real d = dy[twi_at4(dyo, n, c, h, w)];
-                    sum += d;
-                    product += d * (x[twi_at4(xo, n, c, h, w)] - mean[c]);
-                }
-        sums[TWI_NORM_SUM * channels + c] += sum;
-        sums[TWI_NORM_PRODUCT * channels + c] += product;
-        sums[TWI_NORM_COUNT * channels + c] += (tw_real)(batch * height * width);
+            for (int64_t i = c * size; i < (c + 1) * size; i++) {
+                tw_real d = twi_masked(dy, mask, n, i);
+                sum += d;
+                product += d * (x[twi_offset(xo, n, i)] - mean[c]);
+            }
+        add_sums(sums->data, channels, c, sum, product, batch * size);
     }
+}
+
+static void backward_sums_run(const twi_call *call) {
+    const twi_operand *o = call->operand;
+    TWI_NAME(twi_norm_backward_sums)(&o[0], NULL, &o[1], &o[2], &o[3]);
 }
 
 static void backward_finalize_run(const twi_call *call) {
@@ -218,15 +222,14 @@ static void backward_apply_run(const twi_call *call) {
     const tw_real *dy = TWI_DATA(const tw_real, call, 0), *x = TWI_DATA(const tw_real, call, 1);
     const tw_real *dcoef = TWI_DATA(const tw_real, call, 2);
     tw_real *dx = TWI_DATA(tw_real, call, 3);
-    int64_t batch = twi_dim(xo, 0), channels = twi_dim(xo, 1), height = twi_dim(xo, 2), width = twi_dim(xo, 3);
+    int64_t channels = xo->shape.dim[1], size = channel_size(xo);
     const tw_real *a = dcoef + TWI_NORM_A * channels, *b = dcoef + TWI_NORM_B * channels;
     const tw_real *k = dcoef + TWI_NORM_K * channels;
-    for (int64_t n = 0; n < batch; n++)
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t h = 0; h < height; h++)
-                for (int64_t w = 0; w < width; w++)
-                    dx[twi_at4(dxo, n, c, h, w)] =
-                        a[c] * dy[twi_at4(dyo, n, c, h, w)] + b[c] * x[twi_at4(xo, n, c, h, w)] + k[c];
+    for (int64_t n = 0; n < xo->shape.dim[0]; n++)
+        for (int64_t i = 0; i < channels * size; i++) {
+            int64_t c = i / size;
+            dx[twi_offset(dxo, n, i)] = a[c] * dy[twi_offset(dyo, n, i)] + b[c] * x[twi_offset(xo, n, i)] + k[c];
+        }
 }
 
 /* ---- kernels ---- */
@@ -270,7 +273,7 @@ static const twi_kernel from_running = {
     .run = from_running_run,
 };
 
-static const twi_kernel apply = {
+const twi_kernel TWI_NAME(twi_kernel_batch_norm_apply) = {
     .name = "batch_norm.apply",
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -304,7 +307,7 @@ static const twi_kernel backward_finalize = {
     .run = backward_finalize_run,
 };
 
-static const twi_kernel backward_apply = {
+const twi_kernel TWI_NAME(twi_kernel_batch_norm_backward_apply) = {
     .name = "batch_norm.backward_apply",
     .operand_count = 4,
     .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -363,8 +366,14 @@ static const twi_attr attributes[] = {
     {"momentum", TWI_ATTR_FLOAT, offsetof(twi_batch_norm_attrs, momentum), 0.1},
 };
 
-static const twi_kernel *const kernels[] = {&statistics,    &finalize,          &from_running,   &apply,
-                                            &backward_sums, &backward_finalize, &backward_apply, NULL};
+static const twi_kernel *const kernels[] = {&statistics,
+                                            &finalize,
+                                            &from_running,
+                                            &TWI_NAME(twi_kernel_batch_norm_apply),
+                                            &backward_sums,
+                                            &backward_finalize,
+                                            &TWI_NAME(twi_kernel_batch_norm_backward_apply),
+                                            NULL};
 
 const twi_op TWI_NAME(twi_op_batch_norm) = {
     .name = "batch_norm",

@@ -75,7 +75,8 @@ typedef int twi_ref; /* a buffer of the program */
 #define TWI_NO_REF (-1)
 
 bool twi_lower_training(const twi_lower *lower);
-/* The node's shapes at the program's batch size. */
+/* The node's attribute struct, and its shapes at the program's batch size. */
+const void *twi_lower_attrs(const twi_lower *lower);
 const twi_shape *twi_lower_input_shape(const twi_lower *lower, int input);
 const twi_shape *twi_lower_output_shape(const twi_lower *lower, int output);
 /* Buffer of an input (to read) or output (to write). Outputs are usable in backward too. */
@@ -132,8 +133,8 @@ struct twi_op {
     int attr_count;
     size_t attr_size;          /* bytes of the attribute struct */
     tw_status (*infer)(twi_infer *infer);
-    void (*forward)(twi_lower *lower, const twi_node *node);
-    void (*backward)(twi_lower *lower, const twi_node *node); /* NULL: no gradient flows through */
+    void (*forward)(twi_lower *lower);
+    void (*backward)(twi_lower *lower); /* NULL: no gradient flows through */
     const twi_kernel *const *kernels; /* ends with NULL */
     const twi_case *cases;     /* ends with a NULL name */
     tw_value *(*build_case)(twi_builder *builder, const twi_case *c);

@@ -19,14 +19,13 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &TWI_NAME(twi_kernel_add_forward),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    for (int input = 0; input < node->input_count; input++)
+static void backward(twi_lower *lower) {
+    for (int input = 0; input < 2; input++)
         if (twi_lower_wants_gradient(lower, input))
             twi_lower_give_gradient(lower, input, twi_lower_output_gradient(lower, 0));
 }

@@ -20,8 +20,7 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel argmax_forward;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &argmax_forward, (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0)});
 }
 

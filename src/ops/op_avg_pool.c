@@ -8,13 +8,11 @@
 
 static const twi_kernel kernel_forward, kernel_backward;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &kernel_forward, (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     if (twi_lower_wants_gradient(lower, 0))
         twi_lower_step(lower, &kernel_backward,
                        (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_input_gradient(lower, 0)});

@@ -60,8 +60,7 @@ static twi_ref channel_rows(twi_lower *lower, const char *name, int64_t rows) {
     return twi_lower_buffer(lower, name, &shape, TWI_ACC, false);
 }
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_ref x = twi_lower_input(lower, IN_X), gamma = twi_lower_input(lower, IN_GAMMA);
     twi_ref beta = twi_lower_input(lower, IN_BETA), mean = twi_lower_input(lower, IN_MEAN);
     twi_ref var = twi_lower_input(lower, IN_VAR);
@@ -80,8 +79,7 @@ static void forward(twi_lower *lower, const twi_node *node) {
     twi_lower_step(lower, &TWI_NAME(twi_kernel_batch_norm_apply), (twi_ref[]){x, coef, twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     twi_ref dy = twi_lower_output_gradient(lower, 0), x = twi_lower_input(lower, IN_X);
     twi_ref coef = twi_lower_saved(lower, SAVED_COEF);
     twi_ref sums = channel_rows(lower, "gradient sums", TWI_NORM_SUMS);

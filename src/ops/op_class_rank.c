@@ -21,8 +21,7 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel class_rank_forward;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &class_rank_forward,
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
 }

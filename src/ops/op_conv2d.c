@@ -54,14 +54,12 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel kernel_backward_data, kernel_backward_weights;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &TWI_NAME(twi_kernel_conv2d_forward),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     twi_ref dy = twi_lower_output_gradient(lower, 0);
     if (twi_lower_wants_gradient(lower, 0))
         twi_lower_step(lower, &kernel_backward_data,

@@ -33,16 +33,14 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel log_softmax, loss, loss_backward;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_ref logp = twi_lower_buffer(lower, "logp", twi_lower_input_shape(lower, 0), TWI_ACC, true);
     twi_lower_step(lower, &log_softmax, (twi_ref[]){twi_lower_input(lower, 0), logp});
     twi_lower_step(lower, &loss, (twi_ref[]){logp, twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
     twi_lower_save(lower, SAVED_LOGP, logp);
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     twi_lower_step(lower, &loss_backward, (twi_ref[]){twi_lower_saved(lower, SAVED_LOGP), twi_lower_input(lower, 1),
                                                       twi_lower_output_gradient(lower, 0),
                                                       twi_lower_input_gradient(lower, 0)});

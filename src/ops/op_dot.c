@@ -24,14 +24,12 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel dot_forward, dot_backward;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &dot_forward,
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     twi_ref seed = twi_lower_output_gradient(lower, 0);
     for (int i = 0; i < 2; i++)
         if (twi_lower_wants_gradient(lower, i))

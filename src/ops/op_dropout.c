@@ -29,15 +29,15 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel apply;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    const twi_dropout_attrs *attrs = node->attrs;
+static void forward(twi_lower *lower) {
+    const twi_dropout_attrs *attrs = twi_lower_attrs(lower);
     bool active = twi_lower_training(lower) && attrs->rate > 0;
     twi_lower_step(lower, active ? &apply : &TWI_NAME(twi_kernel_reshape_copy),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    const twi_dropout_attrs *attrs = node->attrs;
+static void backward(twi_lower *lower) {
+    const twi_dropout_attrs *attrs = twi_lower_attrs(lower);
     twi_ref dy = twi_lower_output_gradient(lower, 0);
     if (twi_lower_training(lower) && attrs->rate > 0)
         twi_lower_step(lower, &apply, (twi_ref[]){dy, twi_lower_input_gradient(lower, 0)});

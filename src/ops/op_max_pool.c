@@ -24,15 +24,13 @@ static tw_status infer(twi_infer *infer) {
 static const twi_kernel kernel_forward, kernel_backward;
 enum { SAVED_INDEX };
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_ref index = twi_lower_buffer(lower, "index", twi_lower_output_shape(lower, 0), TWI_U8, true);
     twi_lower_step(lower, &kernel_forward, (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0), index});
     twi_lower_save(lower, SAVED_INDEX, index);
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     if (twi_lower_wants_gradient(lower, 0))
         twi_lower_step(lower, &kernel_backward,
                        (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_saved(lower, SAVED_INDEX),

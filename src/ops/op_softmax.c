@@ -22,13 +22,11 @@ static tw_status infer(twi_infer *infer) {
 
 static const twi_kernel softmax_forward, softmax_backward;
 
-static void forward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void forward(twi_lower *lower) {
     twi_lower_step(lower, &softmax_forward, (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower, const twi_node *node) {
-    (void)node;
+static void backward(twi_lower *lower) {
     twi_lower_step(lower, &softmax_backward,
                    (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_output(lower, 0),
                                twi_lower_input_gradient(lower, 0)});

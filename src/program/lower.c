@@ -30,6 +30,7 @@ static void note(twi_lower *lower, tw_status status) {
 /* ---- the interface of src/ops/op.h ---- */
 
 bool twi_lower_training(const twi_lower *lower) { return lower->program->train; }
+const void *twi_lower_attrs(const twi_lower *lower) { return lower->node->attrs; }
 const twi_shape *twi_lower_input_shape(const twi_lower *lower, int input) {
     return &lower->shapes[lower->node->id].input[input];
 }
@@ -243,7 +244,7 @@ static tw_status lower_nodes(twi_lower *lower) {
     for (int i = 0; i < graph->node_count; i++) {
         if (!lower->needed[i]) continue;
         lower->node = graph->node[i];
-        lower->node->op->forward(lower, lower->node);
+        lower->node->op->forward(lower);
         TWI_TRY(lower->status);
     }
     if (!lower->program->train) return TW_OK;
@@ -256,7 +257,7 @@ static tw_status lower_nodes(twi_lower *lower) {
             settle_gradient(lower, lower->node->output[o]);
             flows |= lower->program->gradient_buffer[lower->node->output[o]->id] >= 0;
         }
-        if (flows) lower->node->op->backward(lower, lower->node);
+        if (flows) lower->node->op->backward(lower);
         TWI_TRY(lower->status);
     }
     for (int i = 0; i < graph->value_count; i++)

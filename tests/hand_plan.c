@@ -15,7 +15,7 @@ void hand_open(hand *h, int threads) {
     options.threads = threads;
     assert_int_equal(twi_context_open(&h->context, &options), TW_OK);
     h->context->backend = &twi_backend_cpu;
-    assert_int_equal(twi_backend_cpu.open(h->context, "cpu", &h->context->device), TW_OK);
+    assert_int_equal(twi_backend_cpu.open(h->context, &h->context->device), TW_OK);
     h->plan.buffer = h->buffer;
     h->plan.step = h->step;
     h->plan.segment = h->segment;
@@ -112,7 +112,7 @@ tw_status hand_bind(hand *h) {
                 step->choice.partial_bytes[o] ? step->choice.partial_bytes[o] : h->buffer[step->buffer[o]].bytes;
             step->partial_offset[o] = h->plan.arena_bytes;
             if (step->choice.partial_bytes[o] || segment->groups > 1)
-                h->plan.arena_bytes += aligned(bytes * (size_t)segment->groups);
+                h->plan.arena_bytes += aligned(twi_partial_stride(bytes) * (size_t)segment->groups);
         }
     }
     h->plan.worker_bytes = h->plan.scratch_offset + aligned(widest);

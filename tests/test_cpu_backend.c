@@ -369,16 +369,6 @@ static void test_kernel_without_implementation(void **state) {
     hand_close(&h);
 }
 
-static void test_unknown_device(void **state) {
-    (void)state;
-    hand h;
-    hand_open(&h, 1);
-    void *device = &h;
-    assert_int_equal(twi_backend_cpu.open(h.context, "cpu:7", &device), TW_ERROR_DEVICE);
-    assert_null(device);
-    hand_close(&h);
-}
-
 /* ---- memory ---- */
 
 static void test_device_memory(void **state) {
@@ -470,7 +460,6 @@ int main(void) {
         cmocka_unit_test(test_defects_of_a_plan),
         cmocka_unit_test(test_runs_outside_the_program),
         cmocka_unit_test(test_kernel_without_implementation),
-        cmocka_unit_test(test_unknown_device),
         cmocka_unit_test(test_device_memory),
         cmocka_unit_test(test_allocation_failures_in_prepare),
         cmocka_unit_test(test_instruction_set_by_environment),

@@ -10,7 +10,7 @@ typedef struct twi_backend {
     bool chunked;     /* runs segments chunk by chunk on workers; otherwise such steps are segments of their own */
 
     /* Device of a context. close(NULL) is fine. */
-    tw_status (*open)(tw_context *context, const char *device, void **out);
+    tw_status (*open)(tw_context *context, void **out);
     void (*close)(tw_context *context, void *device);
 
     /* Device memory, zeroed and aligned to 256 bytes at least. put(NULL) is fine. */

@@ -139,7 +139,6 @@ static inline void twi_bit_set(uint8_t *bits, int64_t i, bool value) {
 /* ---- the planned program, as a back end gets it ---- */
 
 typedef enum twi_place {
-    TWI_PLACE_NONE,  /* absent operand */
     TWI_PLACE_ARENA, /* offset in the shared arena */
     TWI_PLACE_LOCAL, /* offset in every worker's scratch: lives within one chunk */
     TWI_PLACE_FIXED  /* address of its own: parameters, state, feeds */
@@ -167,6 +166,9 @@ typedef struct twi_choice {
     size_t partial_bytes[TWI_MAX_OPERANDS]; /* summed outputs: one group's part in the implementation's own layout */
 } twi_choice;
 
+/* How far apart the parts of neighbouring groups lie: whole cache lines, so that no two workers write to one. */
+static inline size_t twi_partial_stride(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 typedef struct twi_step_plan {
     const twi_kernel *kernel;
     const void *attrs;
@@ -177,7 +179,7 @@ typedef struct twi_step_plan {
     int segment;
     twi_choice choice;
     size_t shared_offset;                     /* in the arena */
-    size_t partial_offset[TWI_MAX_OPERANDS];  /* in the arena: groups x partial_bytes */
+    size_t partial_offset[TWI_MAX_OPERANDS];  /* in the arena: groups x twi_partial_stride */
 } twi_step_plan;
 
 /* A run of steps done chunk by chunk without a barrier in between (TWI_BY_SAMPLE), or one ranged step, or steps done at once.

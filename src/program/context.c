@@ -24,7 +24,7 @@ static tw_status open_device(tw_context *context, const char *device) {
         context->backend = devices[i].backend;
         context->registry = &twi_registry_builtin;
         snprintf(context->device_name, sizeof context->device_name, "%s", devices[i].name);
-        return context->backend->open(context, wanted, &context->device);
+        return context->backend->open(context, &context->device);
     }
     return TWI_FAIL(TW_ERROR_DEVICE,
                     "tw_context_create: there is no device '%s' here; this build knows \"auto\" and \"cpu\"", device);

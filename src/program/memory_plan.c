@@ -171,7 +171,7 @@ static tw_status plan_arena(planner *p) {
             size_t own = step->choice.partial_bytes[o],
                    plain = segment->groups > 1 ? program->buffer[step->operand[o]].bytes : 0;
             size_t bytes = own ? own : plain;
-            TWI_TRY(twi_mul_size(&bytes, aligned(bytes), (size_t)segment->groups, "partial sums"));
+            TWI_TRY(twi_mul_size(&bytes, twi_partial_stride(bytes), (size_t)segment->groups, "partial sums"));
             add_block(p, bytes, step->segment, step->segment, &step->partial_offset[o]);
         }
     }

@@ -12,10 +12,8 @@ typedef struct cpu_device {
     twi_onednn *onednn;
 } cpu_device;
 
-static tw_status cpu_open(tw_context *context, const char *device, void **out) {
+static tw_status cpu_open(tw_context *context, void **out) {
     *out = NULL;
-    if (strcmp(device, "cpu") != 0)
-        return TWI_FAIL(TW_ERROR_DEVICE, "device '%s': this back end knows one device, \"cpu\"", device);
     cpu_device *cpu;
     TWI_TRY(twi_get(context->memory, &cpu, 1, sizeof *cpu, "cpu device"));
     cpu->isa = twi_cpu_isa();

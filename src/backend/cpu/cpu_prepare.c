@@ -132,9 +132,9 @@ static tw_status allocate(binding *b) {
 /* ---- steps ---- */
 
 static void *address(const binding *b, const twi_buffer_plan *buffer, int worker) {
-    if (buffer->place == TWI_PLACE_ARENA) return b->arena + buffer->offset;
+    if (buffer->place == TWI_PLACE_FIXED) return buffer->address;
     if (buffer->place == TWI_PLACE_LOCAL) return b->program->worker[worker].scratch + buffer->offset;
-    return buffer->place == TWI_PLACE_FIXED ? buffer->address : NULL;
+    return b->arena + buffer->offset;
 }
 
 /* samples 0: on whole operands. */
@@ -181,7 +181,7 @@ static void bind_sum(const binding *b, const twi_step_plan *plan, twi_cpu_step *
     *sum = (twi_cpu_sum){.operand = operand, .part = output, .bytes = part_bytes(b, plan, operand), .total = output};
     if (own || groups > 1) {
         sum->part = b->arena + plan->partial_offset[operand];
-        sum->stride = sum->bytes;
+        sum->stride = twi_partial_stride(sum->bytes);
     }
     if (own) sum->total = sum->part;
 }

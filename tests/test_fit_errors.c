@@ -210,7 +210,7 @@ static void any_allocation_may_fail(void **state) {
     tw_dataset *data = task_data(task_context, 10, 1), *larger = task_data(task_context, 100, 1);
     uint64_t blocks = tw_context_get_memory(task_context).blocks, failing = 0;
     for (tw_status status = TW_ERROR_OUT_OF_MEMORY; status; failing++) {
-        tw_model *model = task_model(task_context, 1);
+        tw_model *model = task_plain_model(task_context, 1);
         tw_trainer *trainer;
         tw_context_set_memory_hook(task_context, fail_at, &failing);
         status = tw_trainer_create(&trainer, model, &options);

@@ -37,17 +37,14 @@ static inline double twi_biased_flops(const twi_call *call) {
 }
 
 /* The record of a kernel x, w, b -> y. */
-#define TWI_BIASED_KERNEL(kernel_name, kernel_run)                \
-    {                                                             \
-        .name = kernel_name,                                      \
-        .operand_count = 4,                                       \
-        .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},    \
-                    {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},      \
-                    {"b", TWI_READ, TWI_REAL, TWI_WHOLE, 0},      \
-                    {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},  \
-        .split = TWI_BY_SAMPLE,                                   \
-        .flops = twi_biased_flops,                                \
-        .run = kernel_run,                                        \
+#define TWI_BIASED_KERNEL(kernel_name, kernel_run)                            \
+    {                                                                         \
+        .name = kernel_name, .operand_count = 4,                              \
+        .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},                \
+                    {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},                  \
+                    {"b", TWI_READ, TWI_REAL, TWI_WHOLE, 0},                  \
+                    {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},              \
+        .split = TWI_BY_SAMPLE, .flops = twi_biased_flops, .run = kernel_run, \
     }
 
 /* ---- cases: the plain graph, which the fusion pass makes into such kernels ---- */

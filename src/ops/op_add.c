@@ -42,15 +42,6 @@ static void run_forward(const twi_call *call) {
             y_data[twi_offset(y, n, i)] = a_data[twi_offset(a, n, i)] + b_data[twi_offset(b, n, i)];
 }
 
-/* The same for what has no batch axis: parts of a parameter's gradient. */
-static int64_t elements_of(const twi_call *call) { return twi_shape_count(&call->operand[2].shape); }
-
-static void run_parts(const twi_call *call) {
-    const tw_real *a = TWI_DATA(const tw_real, call, 0), *b = TWI_DATA(const tw_real, call, 1);
-    tw_real *sum = TWI_DATA(tw_real, call, 2);
-    for (int64_t i = call->begin; i < call->end; i++) sum[i] = a[i] + b[i];
-}
-
 /* ---- kernels ---- */
 
 const twi_kernel TWI_NAME(twi_kernel_add_forward) = {
@@ -63,36 +54,32 @@ const twi_kernel TWI_NAME(twi_kernel_add_forward) = {
     .run = run_forward,
 };
 
-static const twi_kernel kernel_parts = {
-    .name = "add.parts",
-    .operand_count = 3,
-    .operand = {{"a", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
-                {"b", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
-                {"sum", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
-    .split = TWI_BY_RANGE,
-    .range = elements_of,
-    .grain = 4096,
-    .run = run_parts,
-};
-
 static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_add_forward), &kernel_parts, NULL};
 
 /* ---- cases ---- */
 
-enum { TWICE /* the same value is both summands */, RANK, DIMS };
+/* The summands: two inputs, twice the same, or two to which one bias was added, whose gradient then has two parts. */
+enum { APART, SAME, ONE_BIAS };
+enum { SUMMANDS, RANK, DIMS };
 
 static const twi_case cases[] = {
-    {"features", {0, 2, 3, 5}},
-    {"image", {0, 4, 2, 3, 4, 5}},
-    {"one element", {0, 2, 1, 1}},
-    {"a value and itself", {1, 4, 2, 3, 3, 2}},
-    {"large image", {0, 4, 17, 33, 7, 9}},
+    {"features", {APART, 2, 3, 5}},
+    {"image", {APART, 4, 2, 3, 4, 5}},
+    {"one element", {APART, 2, 1, 1}},
+    {"a value and itself", {SAME, 4, 2, 3, 3, 2}},
+    {"one bias for both", {ONE_BIAS, 2, 3, 5}},
+    {"large image", {APART, 4, 17, 33, 7, 9}},
     {NULL, {0}},
 };
 
 static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     tw_value *a = builder->input(builder, "a", (int)c->p[RANK], &c->p[DIMS]);
-    tw_value *b = c->p[TWICE] ? a : builder->input(builder, "b", (int)c->p[RANK], &c->p[DIMS]);
+    tw_value *b = c->p[SUMMANDS] == SAME ? a : builder->input(builder, "b", (int)c->p[RANK], &c->p[DIMS]);
+    if (c->p[SUMMANDS] == ONE_BIAS) {
+        tw_value *bias = builder->parameter(builder, "bias", 1, &c->p[DIMS + 1]);
+        a = builder->node(builder, "bias", "a_biased", 2, (tw_value *[]){a, bias}, NULL);
+        b = builder->node(builder, "bias", "b_biased", 2, (tw_value *[]){b, bias}, NULL);
+    }
     return builder->node(builder, "add", "add", 2, (tw_value *[]){a, b}, NULL);
 }
 

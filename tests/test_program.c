@@ -204,7 +204,7 @@ static void test_shared_parameter(void **state) {
     const float expected[4] = {-0.75f, -0.75f, 0.75f, 0.75f};
     CHECK_OK(tw_program_read_parameter_gradient(program, "shared.weight", gradient, 4));
     for (int i = 0; i < 4; i++) assert_true(fabsf(gradient[i] - expected[i]) < 1e-6f);
-    assert_int_equal(count_kernel(program, "add.parts"), 1);
+    assert_int_equal(count_kernel(program, "gradient_sum.add"), 1);
     tw_program_destroy(program);
     close_net(&n);
 }

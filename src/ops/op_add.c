@@ -54,7 +54,7 @@ const twi_kernel TWI_NAME(twi_kernel_add_forward) = {
     .run = run_forward,
 };
 
-static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_add_forward), &kernel_parts, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_add_forward), NULL};
 
 /* ---- cases ---- */
 

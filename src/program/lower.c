@@ -206,7 +206,7 @@ static void settle_gradient(twi_lower *lower, const tw_value *value) {
     if (head < 0 || lower->status) return;
     int sum = lower->link[head].ref;
     const twi_kernel *kernel;
-    note(lower, twi_program_kernel(lower->program, value->batched ? "add.forward" : "add.parts", &kernel));
+    note(lower, twi_program_kernel(lower->program, value->batched ? "add.forward" : "gradient_sum.add", &kernel));
     for (int next = lower->link[head].next; next >= 0 && lower->status == TW_OK; next = lower->link[next].next) {
         int total = gradient_like(lower, value, lower->link[next].next < 0);
         const int operands[] = {sum, lower->link[next].ref, total};

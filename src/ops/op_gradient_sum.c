@@ -7,8 +7,6 @@
 
 /* ---- specification ---- */
 
-static int64_t elements(const twi_call *call) { return twi_shape_count(&call->operand[2].shape); }
-
 static void add_run(const twi_call *call) {
     const tw_real *a = TWI_DATA(const tw_real, call, 0), *b = TWI_DATA(const tw_real, call, 1);
     tw_real *sum = TWI_DATA(tw_real, call, 2);
@@ -24,7 +22,7 @@ static const twi_kernel add = {
                 {"b", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
                 {"sum", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
-    .range = elements,
+    .range = twi_call_elements,
     .grain = 4096,
     .run = add_run,
 };

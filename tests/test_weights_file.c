@@ -266,6 +266,21 @@ static void test_misfits_are_listed(void **state) {
                                    "and more missing", "unexpected 'head.bias'", "another network's file", NULL});
 }
 
+/* Everything the model has is there, and one layer more. */
+static void test_a_tensor_too_many(void **state) {
+    (void)state;
+    tw_model *model = two_layers("body", 5, 4, 3), *part;
+    CHECK_OK(tw_model_save(model, path_of("a.safetensors")));
+    tw_model_destroy(model);
+    CHECK_OK(tw_model_create(&part, task_context));
+    tw_value *x = tw_input_shaped(part, "x", 1, (int64_t[]){5});
+    CHECK_OK(tw_model_build(part, tw_dense(part, x, 4, TW_OPTIONS(dense, .name = "body")), NULL));
+    CHECK_OK(tw_model_load(part, path_of("a.safetensors"), TW_OPTIONS(load, .partial = true)));
+    assert_non_null(strstr(log_text, "loaded 2 of 2 parameters: unexpected 'head.weight', unexpected 'head.bias'"));
+    assert_misfit(part,
+                  (const char *[]){"2 fit, 0 missing, 2 unexpected, 0 mismatched", "unexpected 'head.bias'", NULL});
+}
+
 static void test_types_that_do_not_fit(void **state) {
     (void)state;
     static const char header[] = "{\"head.bias\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[0,8]},"
@@ -442,6 +457,7 @@ int main(void) {
         logged(test_every_bit_comes_back),
         logged(test_odd_names_come_back),
         logged(test_misfits_are_listed),
+        logged(test_a_tensor_too_many),
         logged(test_types_that_do_not_fit),
         logged(test_partial_loading),
         logged(test_arguments),

@@ -64,6 +64,11 @@ typedef struct twi_fault {
     double value;         /* what was found there, e.g. the label */
 } twi_fault;
 
+/* In place of a sample, in the order in which they yield: a fault of the run as a whole, and from there on of elements of the
+ * flat gradient array. A sample's own fault explains more. */
+#define TWI_FAULT_RUN (INT64_MAX / 2)
+#define TWI_FAULT_ELEMENT (TWI_FAULT_RUN + 1)
+
 /* The scalars of a run. They live in device memory; steps read and advance them. */
 typedef struct twi_control {
     uint64_t seed;

@@ -13,10 +13,11 @@
 
 static void check_run(const twi_call *call) {
     const tw_real *loss = TWI_DATA(const tw_real, call, 0);
-    if (!isfinite(loss[0])) twi_fault_raise(call->control, TW_ERROR_NUMERIC, call->node, -1, (double)loss[0]);
+    if (!isfinite(loss[0]))
+        twi_fault_raise(call->control, TW_ERROR_NUMERIC, call->node, TWI_FAULT_RUN, (double)loss[0]);
 }
 
-/* The fault's sample is the element's place in the flat array. */
+/* Names the element, behind every sample: what was wrong earlier explains more. */
 static void check_gradients_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
@@ -24,7 +25,7 @@ static void check_gradients_run(const twi_call *call) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         for (int64_t i = part.begin; i < part.end; i++) {
             if (isfinite(gradient[i])) continue;
-            twi_fault_raise(call->control, TW_ERROR_NUMERIC, -1, i, (double)gradient[i]);
+            twi_fault_raise(call->control, TW_ERROR_NUMERIC, -1, TWI_FAULT_ELEMENT + i, (double)gradient[i]);
             return;
         }
     }

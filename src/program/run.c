@@ -223,7 +223,7 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
         return TWI_FAIL(TW_ERROR_NUMERIC,
                         "the gradient of '%s' holds %g in run %lld; nothing was updated. Look at the input's scale, the "
                         "loss weights or the learning rate",
-                        twi_store_name_at(&program->model->store, fault->sample), value, run);
+                        twi_store_name_at(&program->model->store, fault->sample - TWI_FAULT_ELEMENT), value, run);
     return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample, value);
 }
 

@@ -215,21 +215,55 @@ static void test_the_program_beside_it(void **state) {
         CHECK_OK(build(&r, context));
         CHECK_OK(predict(&r));
         if (p.at == 0) memcpy(first, r.logits, sizeof first);
-        tw_program *larger = (void *)1;
+        tw_program *larger = (void *)1, *beside = r.predict; /* another one that is bound to the arena */
         tw_value *output = tw_model_get_output(r.model);
+        CHECK_OK(predict(&r));
         tw_context_set_memory_hook(context, fail_planned, &p);
         status = tw_program_create(&larger, r.model, 64, TW_OPTIONS(program, .outputs = &output, .output_count = 1));
         tw_context_set_memory_hook(context, NULL, NULL);
         assert_true(status ? status == TW_ERROR_OUT_OF_MEMORY && !larger : larger != NULL);
-        CHECK_OK(tw_program_write(r.predict, tw_model_get_input(r.model), TW_F32, x, TASK_PIXELS));
-        CHECK_OK(tw_program_run(r.predict));
-        CHECK_OK(tw_program_read(r.predict, output, r.logits, TASK_CLASSES));
-        assert_memory_equal(r.logits, first, sizeof first);
+        tw_program *const both[] = {r.predict, beside};
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(tw_program_write(both[i], tw_model_get_input(r.model), TW_F32, x, TASK_PIXELS));
+            CHECK_OK(tw_program_run(both[i]));
+            CHECK_OK(tw_program_read(both[i], output, r.logits, TASK_CLASSES));
+            assert_memory_equal(r.logits, first, sizeof first);
+        }
+        tw_program_destroy(beside);
         tw_program_destroy(larger);
         drop(&r);
         assert_int_equal(blocks(context), before);
     }
     assert_true(p.at > 10);
+    tw_context_destroy(context);
+}
+
+/* A build that failed can be tried again. */
+static void test_building_again(void **state) {
+    (void)state;
+    plan p = {0, false};
+    tw_context *context;
+    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 1)));
+    uint64_t before = blocks(context);
+    for (tw_status status = TW_ERROR_OUT_OF_MEMORY; status; p.at++) {
+        tw_model *model;
+        float bias[3];
+        assert_true(p.at < MOST);
+        CHECK_OK(tw_model_create(&model, context));
+        tw_value *y = tw_dense(model, tw_input_shaped(model, "x", 1, (int64_t[]){2}), 3, NULL);
+        tw_context_set_memory_hook(context, fail_planned, &p);
+        status = tw_model_build(model, y, NULL);
+        tw_context_set_memory_hook(context, NULL, NULL);
+        if (status) {
+            assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
+            CHECK_FAILS(tw_parameter_read(model, "fc1.bias", bias, 3), TW_ERROR_STATE, "not built");
+            CHECK_OK(tw_model_build(model, y, NULL));
+        }
+        CHECK_OK(tw_parameter_read(model, "fc1.bias", bias, 3));
+        tw_model_destroy(model);
+        assert_int_equal(blocks(context), before);
+    }
+    assert_true(p.at > 4);
     tw_context_destroy(context);
 }
 
@@ -276,10 +310,8 @@ static void test_loads_and_saves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        in_folder(test_each_allocation_once),
-        in_folder(test_all_from_one_on),
-        in_folder(test_the_program_beside_it),
-        in_folder(test_loads_and_saves),
+        in_folder(test_each_allocation_once), in_folder(test_all_from_one_on), in_folder(test_the_program_beside_it),
+        in_folder(test_building_again),       in_folder(test_loads_and_saves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

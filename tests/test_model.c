@@ -193,6 +193,7 @@ static void test_failures_name_the_layer(void **state) {
         /* what comes after does nothing and does not hide the first failure */
         if (tw_dense(model, x, 3, TW_OPTIONS(dense, .name = "later"))) fail_msg("%s did not fail", failures[i].name);
         assert_null(tw_relu(model, NULL));
+        for (int k = 0; k < 20; k++) tw_scope_end(model); /* more than were begun */
         tw_clear_error();
         tw_status status = tw_model_build(model, x, NULL);
         if (status == TW_OK || status == TW_ERROR_INTERNAL)

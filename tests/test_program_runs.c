@@ -79,7 +79,7 @@ static void test_gradients_in_closed_form(void **state) {
     CHECK_OK(tw_model_create(&model, task_context));
     tw_value *input = tw_input_shaped(model, "x", 1, (int64_t[]){2}), *labels = tw_input_labels(model, "labels");
     tw_value *twice = tw_add(model, input, input); /* a value used twice: its gradients add up */
-    tw_value *y = tw_dense(model, twice, 2, TW_OPTIONS(dense, .name = "d", .bias_init = {TW_INIT_CONSTANT, 0}));
+    tw_value *y = tw_dense(model, twice, 2, TW_OPTIONS(dense, .name = "d", .bias_init = {TW_INIT_CONSTANT, 2}));
     tw_value *loss = tw_cross_entropy(model, y, labels, NULL), *gradients[] = {input, y};
     tw_optimizer_options plain = {.size = sizeof plain, .learning_rate = 0.1, .weight_decay = 0.5f};
     CHECK_OK(tw_model_build(model, y, NULL));
@@ -99,7 +99,7 @@ static void test_gradients_in_closed_form(void **state) {
     CHECK_OK(tw_program_read_parameter_gradient(program, "d.bias", db, 2));
     CHECK_OK(tw_parameter_read(model, "d.weight", new_w, 4));
     CHECK_OK(tw_parameter_read(model, "d.bias", new_b, 2));
-    double y0 = 2 * (0.5 * 1 - 1 * 3), y1 = 2 * (2 * 1 + 0.25 * 3);
+    double y0 = 2 * (0.5 * 1 - 1 * 3) + 2, y1 = 2 * (2 * 1 + 0.25 * 3) + 2;
     double p0 = 1 / (1 + exp(y1 - y0)), d[2] = {3 * p0, -3 * p0}; /* 3: the loss's weight */
     assert_float_equal(out[0], y0, 1e-6);
     assert_float_equal(out[1], y1, 1e-6);
@@ -108,7 +108,7 @@ static void test_gradients_in_closed_form(void **state) {
         assert_float_equal(dy[i], d[i], 1e-6);
         assert_float_equal(db[i], d[i], 1e-6);
         assert_float_equal(dx[i], 2 * (w[0][i] * d[0] + w[1][i] * d[1]), 1e-6);
-        assert_float_equal(new_b[i], -0.1 * d[i], 1e-6); /* biases do not decay */
+        assert_float_equal(new_b[i], 2 - 0.1 * d[i], 1e-6); /* biases do not decay */
         for (int k = 0; k < 2; k++) {
             assert_float_equal(dw[2 * i + k], d[i] * 2 * x[k], 1e-6);
             assert_float_equal(new_w[2 * i + k], w[i][k] - 0.1 * (d[i] * 2 * x[k] + 0.5 * w[i][k]), 1e-6);

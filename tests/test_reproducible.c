@@ -152,6 +152,52 @@ static void test_programs_that_share_a_model(void **state) {
     free(alone.parameters);
 }
 
+/* ---- dropout: another draw in every run, the same in the same run of another model ---- */
+
+enum { WIDE = 4000 };
+
+static void drop_some(uint64_t seed, float out[2][WIDE]) {
+    tw_model *model;
+    tw_program *program;
+    float ones[WIDE];
+    const int64_t wide = WIDE;
+    for (int i = 0; i < WIDE; i++) ones[i] = 1;
+    CHECK_OK(tw_model_create(&model, task_context));
+    tw_value *x = tw_input_shaped(model, "x", 1, &wide), *labels = tw_input_labels(model, "labels");
+    tw_value *dropped = tw_dropout(model, x, 0.25f), *y = tw_dense(model, dropped, 2, NULL);
+    const tw_loss loss = {tw_cross_entropy(model, y, labels, NULL), 0};
+    CHECK_OK(tw_model_build(model, y, TW_OPTIONS(model, .seed = seed)));
+    CHECK_OK(tw_program_create(
+        &program, model, 1,
+        TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .outputs = &dropped, .output_count = 1)));
+    for (int run = 0; run < 2; run++) {
+        CHECK_OK(tw_program_write(program, x, TW_F32, ones, WIDE));
+        CHECK_OK(tw_program_write(program, labels, TW_I32, (int32_t[]){0}, 1));
+        CHECK_OK(tw_program_run(program));
+        CHECK_OK(tw_program_read(program, dropped, out[run], WIDE));
+    }
+    tw_program_destroy(program);
+    tw_model_destroy(model);
+}
+
+static void test_dropout_draws_anew(void **state) {
+    (void)state;
+    float one[2][WIDE], same[2][WIDE], other[2][WIDE];
+    int kept = 0, both = 0;
+    drop_some(1, one);
+    drop_some(1, same);
+    drop_some(2, other);
+    assert_memory_equal(one, same, sizeof one);
+    assert_memory_not_equal(one[0], other[0], sizeof one[0]);
+    for (int i = 0; i < WIDE; i++) {
+        assert_true(one[0][i] == 0 || fabsf(one[0][i] - 4 / 3.0f) < 1e-6f);
+        kept += one[0][i] != 0;
+        both += one[0][i] != 0 && one[1][i] != 0;
+    }
+    assert_true(fabs((double)kept / WIDE - 0.75) < 0.035);  /* 5 standard errors */
+    assert_true(fabs((double)both / WIDE - 0.5625) < 0.04); /* independent: 0.75 squared, also 5 */
+}
+
 /* ---- two contexts in two threads ---- */
 
 static void *train_in_a_thread(void *argument) {
@@ -191,9 +237,8 @@ static void test_contexts_in_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        with_context(test_any_number_of_threads),
-        with_context(test_with_and_without_fusion),
-        with_context(test_programs_that_share_a_model),
+        with_context(test_any_number_of_threads),       with_context(test_with_and_without_fusion),
+        with_context(test_programs_that_share_a_model), with_context(test_dropout_draws_anew),
         with_context(test_contexts_in_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,15 @@
 /* The safetensors format: headers that lie, odd keys, damaged files. Models and their files: test_weights_file.c. */
+#define _GNU_SOURCE /* pwrite */
 #include "check.h"
 #include "data_files.h"
 #include "golden/weights_from_torch.h"
 #include "io/safetensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* A file of this header and so many bytes of data. */
 static void put_file(const char *header, size_t length, size_t data_bytes) {
@@ -218,6 +222,30 @@ static void test_what_is_no_file_is_refused(void **state) {
     CHECK_FAILS(twi_tensor_file_open(&file, context->memory, path_of("pipe")), TW_ERROR_FILE, "not a regular file");
 }
 
+/* Offsets beyond 4 GiB: a file with a hole, and three numbers behind it. */
+static void test_a_file_beyond_four_gigabytes(void **state) {
+    (void)state;
+    static const float last[3] = {1, 2, 3};
+    const char *header = "{\"hole\":{\"dtype\":\"U8\",\"shape\":[4400000000],\"data_offsets\":[0,4400000000]},"
+                         "\"last\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[4400000000,4400000012]}}";
+    twi_tensor_file file;
+    float values[3];
+    put_file(header, strlen(header), 0);
+    int descriptor = open(path_of("x.safetensors"), O_WRONLY);
+    assert_true(descriptor >= 0);
+    off_t at = (off_t)(8 + strlen(header)) + (off_t)4400000000;
+    if (pwrite(descriptor, last, sizeof last, at) != sizeof last) {
+        print_message("skipped: no files of more than 4 GiB here: %s\n", strerror(errno));
+        close(descriptor);
+        return;
+    }
+    close(descriptor);
+    CHECK_OK(open_file(&file));
+    CHECK_OK(twi_tensor_file_read(&file, &file.entry[1], values));
+    assert_memory_equal(values, last, sizeof last);
+    twi_tensor_file_close(&file);
+}
+
 /* Whatever is accepted is consistent: the entries fill the data exactly, each by its shape and type. */
 static bool opens_consistent(size_t size) {
     twi_tensor_file file;
@@ -282,6 +310,7 @@ int main(void) {
         in_folder(test_good_headers_are_read),
         in_folder(test_odd_names_are_kept),
         in_folder(test_lengths_that_lie_are_refused),
+        in_folder(test_a_file_beyond_four_gigabytes),
         in_folder(test_what_is_no_file_is_refused),
         in_folder(test_flipped_bits),
         in_folder(test_cut_anywhere),

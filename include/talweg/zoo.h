@@ -12,7 +12,7 @@ extern "C" {
 TW_API tw_value *tw_zoo_mlp(tw_model *model, tw_value *x, int count, const int64_t *widths);
 
 /** LeNet-5 (LeCun et al. 1998) with relu and max pooling: conv 5x5x6 padded to keep 28x28, conv 5x5x16, 120, 84, classes.
- *  x[N,C,H,W], H and W at least 12. Layers conv1, conv2, fc1, fc2, fc3. */
+ *  x[N,C,H,W], H and W at least 12. Layers conv1, conv2, fc1, fc2, fc3; Kaiming initial values (uniform) before each relu. */
 TW_API tw_value *tw_zoo_lenet5(tw_model *model, tw_value *x, int64_t classes);
 
 typedef struct tw_resnet_options {

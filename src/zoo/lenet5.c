@@ -12,12 +12,15 @@ tw_value *tw_zoo_mlp(tw_model *model, tw_value *x, int count, const int64_t *wid
     return x;
 }
 
+/* Hidden layers start as He et al. (2015) derive for relu, as the ResNets do; the last one as PyTorch does. */
+#define HIDDEN .weight_init = {TW_INIT_KAIMING_UNIFORM, 0}, .bias_init = {TW_INIT_CONSTANT, 0}
+
 tw_value *tw_zoo_lenet5(tw_model *model, tw_value *x, int64_t classes) {
-    x = tw_relu(model, tw_conv2d(model, x, 6, 5, TW_OPTIONS(conv2d, .padding = 2)));
+    x = tw_relu(model, tw_conv2d(model, x, 6, 5, TW_OPTIONS(conv2d, .padding = 2, HIDDEN)));
     x = tw_max_pool(model, x, 2, NULL);
-    x = tw_relu(model, tw_conv2d(model, x, 16, 5, NULL));
+    x = tw_relu(model, tw_conv2d(model, x, 16, 5, TW_OPTIONS(conv2d, HIDDEN)));
     x = tw_max_pool(model, x, 2, NULL);
-    x = tw_relu(model, tw_dense(model, x, 120, NULL));
-    x = tw_relu(model, tw_dense(model, x, 84, NULL));
+    x = tw_relu(model, tw_dense(model, x, 120, TW_OPTIONS(dense, HIDDEN)));
+    x = tw_relu(model, tw_dense(model, x, 84, TW_OPTIONS(dense, HIDDEN)));
     return tw_dense(model, x, classes, NULL);
 }

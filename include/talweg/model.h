@@ -2,7 +2,8 @@
  *
  * Values: functions that add to the graph return the new value, borrowed from the model, or NULL after a failure. The first
  * failure is remembered, later calls with a NULL value do nothing, and tw_model_build reports it with the layer's name.
- * Images are N,C,H,W; the batch axis N is left open until a program is made. */
+ * Images are N,C,H,W; the batch axis N is left open until a program is made. Automatic names count the calls in their order: where
+ * one expression makes two layers, C does not say which comes first, so name them or use two statements. */
 #ifndef TALWEG_MODEL_H
 #define TALWEG_MODEL_H
 

@@ -1,11 +1,10 @@
 /* ResNet-20 on CIFAR-10 (or CIFAR-100): a whole network from the zoo, augmentation, a warm-up.
  * About 79 % right after 10 epochs over the first two of CIFAR-10's five training files. */
 #define _POSIX_C_SOURCE 200809L
-#include <talweg/talweg.h>
+#define PROGRAM "cifar_resnet"
+#include "example.h"
 
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 typedef struct arguments {
@@ -17,26 +16,14 @@ typedef struct arguments {
 static const char usage[] =
     "usage: cifar_resnet DIR [--epochs N] [--save FILE] [--threads N] [--workers N] [--seed N] [--help]\n"
     "\n"
-    "  DIR          the data set's binary files: data_batch_*.bin and test_batch.bin\n"
-    "  --epochs N   times through the training set (default: 10)\n"
-    "  --save FILE  save the weights as safetensors\n"
+    "  DIR          the data set's folder: CIFAR-10's binary files (data_batch_*.bin, test_batch.bin) or\n"
+    "               CIFAR-100's (train.bin, test.bin); examples/get_data.sh cifar10, or cifar100, downloads\n"
+    "               them into build/data/cifar10, or build/data/cifar100\n"
+    "  --epochs N   times through the training set, at least 1 (default: 10)\n"
+    "  --save FILE  save the weights as safetensors (default: they are not saved)\n"
     "  --threads N  threads to work with (default: all processors)\n"
     "  --workers N  threads that prepare batches beside them (default: 1)\n"
     "  --seed N     of weights, order and augmentation (default: 1)\n";
-
-static void check(tw_status status) {
-    if (status == TW_OK) return;
-    fprintf(stderr, "cifar_resnet: %s: %s\n", tw_status_name(status), tw_last_error());
-    exit(1);
-}
-
-static uint64_t number(const char *text, uint64_t largest) {
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (*text >= '0' && *text <= '9' && !*end && value <= largest) return value;
-    fprintf(stderr, "cifar_resnet: not a number in range: %s\n", text);
-    exit(2);
-}
 
 static arguments parse(int argc, char **argv) {
     static const struct option options[] = {
@@ -45,19 +32,19 @@ static arguments parse(int argc, char **argv) {
     arguments a = {NULL, NULL, 10, 0, 1, 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
         case 'e':
-            a.epochs = (int)number(optarg, 100000);
+            a.epochs = (int)number("epochs", optarg, 1, 100000);
             break;
         case 'o':
             a.save = optarg;
             break;
         case 't':
-            a.threads = (int)number(optarg, 1024);
+            a.threads = (int)number("threads", optarg, 0, 1024);
             break;
         case 'w':
-            a.workers = (int)number(optarg, 64);
+            a.workers = (int)number("workers", optarg, 0, 64);
             break;
         case 's':
-            a.seed = number(optarg, UINT64_MAX);
+            a.seed = number("seed", optarg, 0, UINT64_MAX);
             break;
         case 'h':
             fputs(usage, stdout);
@@ -66,10 +53,11 @@ static arguments parse(int argc, char **argv) {
             fputs(usage, stderr);
             exit(2);
         }
-    if (optind != argc - 1) {
+    if (optind == argc) {
         fputs(usage, stderr);
         exit(2);
     }
+    if (optind < argc - 1) refuse_argument(argv[optind + 1]);
     a.data = argv[optind];
     return a;
 }
@@ -93,7 +81,6 @@ static bool show_epoch(void *user, const tw_progress *p) {
         "epoch %d/%d: rate %.4f, train loss %.4f, accuracy %.2f %%; test loss %.4f, accuracy %.2f %%; %.0f images/s\n",
         p->epoch + 1, p->epochs, p->learning_rate, p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1,
         p->images_per_second);
-    fflush(stdout);
     return false;
 }
 
@@ -120,14 +107,15 @@ static void show_classes(tw_trainer *trainer, const tw_dataset *test) {
 }
 
 int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* every line at once, into pipes and files too */
     arguments a = parse(argc, argv);
     tw_context *context;
     tw_dataset *train, *test;
     tw_model *model;
     tw_trainer *trainer;
     check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = a.threads)));
-    check(tw_dataset_open(&train, context, a.data, TW_TRAIN, NULL));
-    check(tw_dataset_open(&test, context, a.data, TW_TEST, NULL));
+    check_data(tw_dataset_open(&train, context, a.data, TW_TRAIN, NULL), "cifar10 (or cifar100)");
+    check_data(tw_dataset_open(&test, context, a.data, TW_TEST, NULL), "cifar10 (or cifar100)");
     check(tw_model_create(&model, context));
     tw_value *logits = tw_zoo_resnet20(model, tw_input(model, 3, 32, 32), tw_dataset_get_classes(train), NULL);
     check(tw_model_build(model, logits, TW_OPTIONS(model, .seed = a.seed)));
@@ -158,5 +146,5 @@ int main(int argc, char **argv) {
     tw_dataset_destroy(test);
     tw_dataset_destroy(train);
     tw_context_destroy(context);
-    return 0;
+    return finish();
 }

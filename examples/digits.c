@@ -1,13 +1,14 @@
 /* Learns to read handwritten digits: 8x8 images, bundled with the library. Saves the model, its history and a picture
- * of the learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. */
+ * of the learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. predict.c uses the
+ * model. */
 #define _POSIX_C_SOURCE 200809L
-#include <talweg/talweg.h>
+#define PROGRAM "digits"
+#include "example.h"
 
 #include <getopt.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef DIGITS_DIR
@@ -23,29 +24,10 @@ typedef struct arguments {
 static const char usage[] = "usage: digits [--data DIR] [--out DIR] [--epochs N] [--threads N] [--seed N] [--help]\n"
                             "\n"
                             "  --data DIR   the digits as IDX files (default: " DIGITS_DIR ")\n"
-                            "  --out DIR    where model, history and picture go (default: .)\n"
-                            "  --epochs N   times through the training set (default: 20)\n"
+                            "  --out DIR    where model, history and picture go; made if it is not there (default: .)\n"
+                            "  --epochs N   times through the training set, at least 1 (default: 20)\n"
                             "  --threads N  threads to work with (default: all processors)\n"
                             "  --seed N     of weights, order and dropout (default: 1)\n";
-
-static void leave(const char *complaint, const char *value) {
-    fprintf(stderr, "digits: %s%s\n", complaint, value);
-    exit(2);
-}
-
-/* Everything the library refuses ends the program with the library's own words. */
-static void check(tw_status status) {
-    if (status == TW_OK) return;
-    fprintf(stderr, "digits: %s: %s\n", tw_status_name(status), tw_last_error());
-    exit(1);
-}
-
-static uint64_t number(const char *text, uint64_t largest) {
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || value > largest) leave("not a number in range: ", text);
-    return value;
-}
 
 static arguments parse(int argc, char **argv) {
     static const struct option options[] = {{"data", 1, NULL, 'd'},    {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'},
@@ -60,13 +42,13 @@ static arguments parse(int argc, char **argv) {
             a.out = optarg;
             break;
         case 'e':
-            a.epochs = (int)number(optarg, 100000);
+            a.epochs = (int)number("epochs", optarg, 1, 100000);
             break;
         case 't':
-            a.threads = (int)number(optarg, 1024);
+            a.threads = (int)number("threads", optarg, 0, 1024);
             break;
         case 's':
-            a.seed = number(optarg, UINT64_MAX);
+            a.seed = number("seed", optarg, 0, UINT64_MAX);
             break;
         case 'h':
             fputs(usage, stdout);
@@ -75,7 +57,7 @@ static arguments parse(int argc, char **argv) {
             fputs(usage, stderr);
             exit(2);
         }
-    if (optind < argc) leave("unexpected argument: ", argv[optind]);
+    if (optind < argc) refuse_argument(argv[optind]);
     return a;
 }
 
@@ -102,25 +84,27 @@ static bool show_epoch(void *user, const tw_progress *p) {
     printf("epoch %2d/%d: train loss %.4f, accuracy %6.2f %%; test loss %.4f, accuracy %6.2f %%; %.0f images/s\n",
            p->epoch + 1, p->epochs, p->train.loss, 100 * p->train.top1, p->test.loss, 100 * p->test.top1,
            p->images_per_second);
-    fflush(stdout);
     return false;
 }
 
-/* The first Ctrl-C ends training after the step under way, and what was learned is saved; a second ends the program. */
-static tw_trainer *running;
+/* The first Ctrl-C, or SIGTERM, ends training after the step under way, and what was learned is saved; a second ends
+ * the program. */
+static tw_trainer *volatile running;
+static volatile sig_atomic_t caught;
 
-static void on_interrupt(int number) {
-    (void)number;
+static void on_signal(int number) {
+    caught = number;
     tw_trainer_stop(running);
 }
 
-static void stop_on_interrupt(tw_trainer *trainer) {
+/* A signal that was ignored when the program was started, as under nohup, stays so. */
+static void stop_on(int number) {
     struct sigaction action;
+    if (sigaction(number, NULL, &action) || action.sa_handler == SIG_IGN) return;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
+    action.sa_handler = on_signal;
     action.sa_flags = (int)SA_RESETHAND;
-    running = trainer;
-    sigaction(SIGINT, &action, NULL);
+    sigaction(number, &action, NULL);
 }
 
 /* ---- the network ---- */
@@ -135,17 +119,28 @@ static tw_value *network(tw_model *model) {
     return tw_dense(model, x, 10, NULL);
 }
 
-/* ---- afterwards ---- */
+/* ---- what it leaves ---- */
 
 static const char *path_in(const char *folder, const char *name) {
     static char path[4096];
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) leave("the path is too long: ", folder);
-    return path;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path) return path;
+    fprintf(stderr, "digits: the path is too long: %s\n", folder);
+    exit(2);
+}
+
+/* Before training, which would be for nothing if there were no place for the result. */
+static void prepare_folder(const char *folder) {
+    if ((mkdir(folder, 0777) && errno != EEXIST) || access(path_in(folder, "."), W_OK | X_OK)) {
+        fprintf(stderr, "digits: --out: '%s': files cannot be written there: %s\n", folder, strerror(errno));
+        exit(1);
+    }
 }
 
 static void save(const arguments *a, const tw_model *model, const tw_trainer *trainer) {
     check(tw_model_save(model, path_in(a->out, "digits.safetensors")));
     printf("model    %s\n", path_in(a->out, "digits.safetensors"));
+    tw_normalization used = tw_trainer_get_normalization(trainer); /* who uses the model needs it; no file carries it */
+    printf("normalization mean %.4f deviation %.4f\n", (double)used.mean[0], (double)used.deviation[0]);
     if (!tw_trainer_count_history(trainer)) return;
     check(tw_trainer_save_history(trainer, path_in(a->out, "history.csv")));
     printf("history  %s\n", path_in(a->out, "history.csv"));
@@ -154,11 +149,13 @@ static void save(const arguments *a, const tw_model *model, const tw_trainer *tr
 }
 
 int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* every line at once, into pipes and files too */
     arguments a = parse(argc, argv);
     tw_context *context;
     tw_dataset *train, *test;
     tw_model *model;
     tw_trainer *trainer;
+    prepare_folder(a.out);
     check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = a.threads)));
     check(tw_dataset_open(&train, context, a.data, TW_TRAIN, NULL));
     check(tw_dataset_open(&test, context, a.data, TW_TEST, NULL));
@@ -175,10 +172,14 @@ int main(int argc, char **argv) {
     check(tw_trainer_create(&trainer, model,
                             TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 32, .optimizer = optimizer,
                                        .on_step = show_step, .on_epoch = show_epoch, .user = &shown)));
-    stop_on_interrupt(trainer);
+    running = trainer;
+    stop_on(SIGINT);
+    stop_on(SIGTERM);
     tw_status status = tw_trainer_fit(trainer, train, test);
     clear_line();
+    running = NULL;
     if (status != TW_STOPPED) check(status);
+    if (status == TW_STOPPED) fprintf(stderr, "digits: %s\n", tw_last_error());
 
     save(&a, model, trainer);
     tw_metrics result;
@@ -190,5 +191,5 @@ int main(int argc, char **argv) {
     tw_dataset_destroy(test);
     tw_dataset_destroy(train);
     tw_context_destroy(context);
-    return status == TW_STOPPED ? 128 + SIGINT : 0;
+    return status == TW_STOPPED ? 128 + caught : finish();
 }

@@ -1,20 +1,15 @@
 /* LeNet-5 on MNIST: AdamW with its default rate, 0.001, and a cosine; about 99.1 % right after 5 epochs. */
-#include <talweg/talweg.h>
+#define PROGRAM "mnist_lenet"
+#include "example.h"
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static const char usage[] = "usage: mnist_lenet DIR [--epochs N] [--threads N] [--seed N] [--help]\n";
-
-static void check(tw_status status) {
-    if (status) fprintf(stderr, "mnist_lenet: %s: %s\n", tw_status_name(status), tw_last_error()), exit(1);
-}
-
-static uint64_t number(const char *text) {
-    if (!*text || text[strspn(text, "0123456789")]) fprintf(stderr, "mnist_lenet: not a number: '%s'\n", text), exit(2);
-    return strtoull(text, NULL, 10);
-}
+static const char usage[] =
+    "usage: mnist_lenet DIR [--epochs N] [--threads N] [--seed N] [--help]\n\n"
+    "  DIR          MNIST's four IDX files, plain or gzip; examples/get_data.sh mnist puts them into build/data/mnist\n"
+    "               (fashion-mnist, with the same names, into build/data/fashion-mnist)\n"
+    "  --epochs N   times through the training set, at least 1 (default: 5)\n"
+    "  --threads N  threads to work with (default: all processors)\n"
+    "  --seed N     of weights and order (default: 1)\n";
 
 static bool show_epoch(void *user, const tw_progress *p) {
     (void)user;
@@ -28,20 +23,21 @@ int main(int argc, char **argv) {
         {"epochs", 1, 0, 'e'}, {"threads", 1, 0, 't'}, {"seed", 1, 0, 's'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
     uint64_t epochs = 5, threads = 0, seed = 1;
     for (int option; (option = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
-        if (option == 'e') epochs = number(optarg);
-        if (option == 't') threads = number(optarg);
-        if (option == 's') seed = number(optarg);
+        if (option == 'e') epochs = number("epochs", optarg, 1, 100000);
+        if (option == 't') threads = number("threads", optarg, 0, 1024);
+        if (option == 's') seed = number("seed", optarg, 0, UINT64_MAX);
         if (option == 'h') return fputs(usage, stdout) < 0;
-        if (option == '?') optind = argc;
+        if (option == '?') return fputs(usage, stderr), 2;
     }
-    if (optind != argc - 1 || !epochs) return fputs(usage, stderr), 2;
+    if (optind < argc - 1) refuse_argument(argv[optind + 1]);
+    if (optind == argc) return fputs(usage, stderr), 2;
     tw_context *context;
     tw_dataset *train, *test;
     tw_model *model;
     tw_trainer *trainer;
     check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = (int)threads)));
-    check(tw_dataset_open(&train, context, argv[optind], TW_TRAIN, NULL));
-    check(tw_dataset_open(&test, context, argv[optind], TW_TEST, NULL));
+    check_data(tw_dataset_open(&train, context, argv[optind], TW_TRAIN, NULL), "mnist");
+    check_data(tw_dataset_open(&test, context, argv[optind], TW_TEST, NULL), "mnist");
     check(tw_model_create(&model, context));
     check(tw_model_build(model, tw_zoo_lenet5(model, tw_input(model, 1, 28, 28), 10), TW_OPTIONS(model, .seed = seed)));
     tw_optimizer_options adamw = {.kind = TW_ADAMW, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
@@ -57,4 +53,5 @@ int main(int argc, char **argv) {
     tw_dataset_destroy(test);
     tw_dataset_destroy(train);
     tw_context_destroy(context);
+    return finish();
 }

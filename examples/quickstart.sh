@@ -10,7 +10,7 @@ Installs what is missing (Debian, Ubuntu; as root or with sudo), builds Talweg i
 convolutional network on 1,201 handwritten digits. At the end: its accuracy on 596 others, the saved model, the
 training history and a picture of the learning curve, all in build/digits/.
 
-  --seed N    the seed of weights, order and augmentation
+  --seed N    the seed of weights, order and dropout
   --help      this text; build/bin/digits --help, once built, lists all options
 END
 }
@@ -24,6 +24,6 @@ done
 cd "$(dirname "$0")/.."
 bash tests/setup.sh
 cmake -S . -B build
-cmake --build build --parallel "$(nproc)" --target digits
+cmake --build build --parallel "$(nproc)" 
 mkdir -p build/digits
 exec build/bin/digits --data examples/data/digits --out build/digits "$@"

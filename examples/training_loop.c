@@ -1,10 +1,9 @@
 /* Training by hand: what a trainer does for you, written out over loaders and programs, on the bundled digits. Begin
  * here if you want to change the loop itself. */
-#include <talweg/talweg.h>
+#define PROGRAM "training_loop"
+#include "example.h"
 
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #ifndef DIGITS_DIR
 #define DIGITS_DIR "examples/data/digits"
@@ -15,23 +14,9 @@ enum { BATCH = 32, SIDE = 8, PIXELS = SIDE * SIDE, CLASSES = 10 };
 static const char usage[] = "usage: training_loop [--data DIR] [--epochs N] [--threads N] [--seed N] [--help]\n"
                             "\n"
                             "  --data DIR   8x8 digits as IDX files (default: " DIGITS_DIR ")\n"
-                            "  --epochs N   times through the training set (default: 10)\n"
+                            "  --epochs N   times through the training set, at least 1 (default: 10)\n"
                             "  --threads N  threads to work with (default: all processors)\n"
                             "  --seed N     of weights and order (default: 1)\n";
-
-static void check(tw_status status) {
-    if (status == TW_OK) return;
-    fprintf(stderr, "training_loop: %s: %s\n", tw_status_name(status), tw_last_error());
-    exit(1);
-}
-
-static uint64_t number(const char *text, uint64_t largest) {
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (*text >= '0' && *text <= '9' && !*end && value <= largest) return value;
-    fprintf(stderr, "training_loop: not a number in range: %s\n", text);
-    exit(2);
-}
 
 /* A loader gives batches of BATCH samples and, at the end, a shorter one. A program's shapes are fixed: so there are
  * two. */
@@ -147,6 +132,7 @@ static void train(const char *folder, int epochs, int threads, uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* every line at once, into pipes and files too */
     static const struct option names[] = {{"data", 1, NULL, 'd'}, {"epochs", 1, NULL, 'e'}, {"threads", 1, NULL, 't'},
                                           {"seed", 1, NULL, 's'}, {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
     const char *folder = DIGITS_DIR;
@@ -157,13 +143,13 @@ int main(int argc, char **argv) {
             folder = optarg;
             break;
         case 'e':
-            epochs = (int)number(optarg, 100000);
+            epochs = (int)number("epochs", optarg, 1, 100000);
             break;
         case 't':
-            threads = (int)number(optarg, 1024);
+            threads = (int)number("threads", optarg, 0, 1024);
             break;
         case 's':
-            seed = number(optarg, UINT64_MAX);
+            seed = number("seed", optarg, 0, UINT64_MAX);
             break;
         case 'h':
             fputs(usage, stdout);
@@ -172,10 +158,7 @@ int main(int argc, char **argv) {
             fputs(usage, stderr);
             return 2;
         }
-    if (optind < argc || epochs < 1) {
-        fputs(usage, stderr);
-        return 2;
-    }
+    if (optind < argc) refuse_argument(argv[optind]);
     train(folder, epochs, threads, seed);
-    return 0;
+    return finish();
 }

@@ -5,7 +5,7 @@ bin=${TALWEG_BUILD_DIR:?}/bin
 work=$(mktemp -d "${TMPDIR:-/tmp}/talweg-examples-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 failures=0
-for program in digits training_loop mnist_lenet cifar_resnet; do
+for program in digits predict training_loop mnist_lenet cifar_resnet; do
     [ -x "$bin/$program" ] || { echo "skipped: the examples are not built (TALWEG_EXAMPLES)"; exit 77; }
 done
 
@@ -41,7 +41,8 @@ idx() { # prefix samples
 cifar() { # file samples
     for ((i = 0; i < $2; i++)); do bytes $((i % 10)) 1; bytes $((i % 10 * 25)) 3072; done >"$work/cifar/$1"
 }
-mkdir "$work/mnist" "$work/cifar" "$work/a" "$work/b" "$work/c" "$work/d"
+mkdir "$work/mnist" "$work/cifar" "$work/packed" "$work/a" "$work/b" "$work/c" "$work/d"
+touch "$work/packed/data_batch_1.bin.xz" "$work/packed/test_batch.bin.xz"
 idx train 70
 idx t10k 10
 cifar data_batch_1.bin 70
@@ -56,6 +57,8 @@ for file in digits.safetensors history.csv digits-curve.svg; do
     [ -s "$work/a/$file" ] || fail "digits left no $file"
     says out "$work/a/$file"
 done
+says out "normalization mean 0.3048 deviation 0.3757"
+tail -n 1 "$work/out" >"$work/accuracy"
 [ "$(wc -l <"$work/a/history.csv")" = 21 ] || fail "history.csv has no 20 epochs"
 for run in "b 5 1" "c 5 2" "d 6 1"; do # folder, seed, threads
     read -r folder seed threads <<<"$run"
@@ -64,16 +67,41 @@ done
 cmp -s "$work/b/digits.safetensors" "$work/c/digits.safetensors" || fail "one seed, two models"
 cmp -s "$work/b/digits.safetensors" "$work/d/digits.safetensors" && fail "two seeds, one model"
 
-# ---- digits: Ctrl-C ends it after a step, with everything saved ----
+# ---- predict: what the saved model is good for ----
 
-rm "$work"/a/*
-"$bin/digits" --out "$work/a" --epochs 100000 >"$work/out" 2>"$work/err" &
+expect 0 predict "$work/a/digits.safetensors"
+tail -n 1 "$work/out" | cmp -s - "$work/accuracy" || fail "the saved model is not as good as the one that was saved"
+[ "$(grep -cE '^predicted ([0-9]), label \1$' "$work/out")" -ge 2 ] || fail "predict shows no digits, or wrong ones"
+[ "$(grep -cE '^[ .:=+*#%@-]{8}$' "$work/out")" = 24 ] || fail "predict draws no three digits"
+expect 1 predict "$work/resnet.safetensors"
+says err "$work/resnet.safetensors"
+expect 2 predict
+says err "usage: predict"
+
+# ---- digits: Ctrl-C or SIGTERM ends it after a step, with everything saved; ignored signals stay ignored ----
+
+set -m # with job control, as at a prompt: otherwise what runs behind ignores SIGINT
+interrupt() { # signal, exit status
+    rm -f "$work"/a/*
+    "$bin/digits" --out "$work/a" --epochs 100000 >"$work/out" 2>"$work/err" </dev/null &
+    for ((i = 0; i < 300; i++)); do grep -q '^epoch  2' "$work/out" && break; sleep 0.1; done
+    kill "-$1" $!
+    wait $!
+    [ $? = "$2" ] || fail "digits, after SIG$1, does not end with $2"
+    ends_with_accuracy 30
+    says err "digits: tw_trainer_fit: stopped on request"
+    [ -s "$work/a/digits.safetensors" ] && [ -s "$work/a/history.csv" ] || fail "digits, after SIG$1, saved nothing"
+}
+interrupt INT 130
+interrupt TERM 143
+(
+    trap '' INT
+    exec "$bin/digits" --out "$work/a" >"$work/out" 2>"$work/err" </dev/null
+) &
 for ((i = 0; i < 300; i++)); do grep -q '^epoch  2' "$work/out" && break; sleep 0.1; done
 kill -INT $!
-wait $!
-[ $? = 130 ] || fail "digits, interrupted, does not end with 130"
-ends_with_accuracy 30
-[ -s "$work/a/digits.safetensors" ] && [ -s "$work/a/history.csv" ] || fail "digits, interrupted, saved nothing"
+wait $! || fail "digits took notice of a signal that was ignored"
+set +m
 
 # ---- the others ----
 
@@ -89,14 +117,27 @@ says out "90 images to learn from"
 
 # ---- help, mistakes, trouble ----
 
-for program in digits training_loop mnist_lenet cifar_resnet; do
-    expect 0 $program --help
-    says out "usage: $program"
-    expect 2 $program --nonsense
-    says err "usage: $program"
-    expect 2 $program --epochs many
-    says err "many"
+expect 0 predict --help
+for program in digits training_loop "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
+    read -ra words <<<"$program"
+    expect 0 "${words[@]}" --help
+    says out "usage: ${words[0]}"
+    for options in "${words[0]} --nonsense ${words[*]:1}" "$program --nonsense"; do # before and after the folder
+        # shellcheck disable=SC2086
+        expect 2 $options
+        says err "usage: ${words[0]}"
+    done
+    for value in many -1 0 4294967297 100001 " 1" ""; do
+        expect 2 "${words[@]}" --epochs "$value"
+        says err "${words[0]}: --epochs: '$value' is not a whole number from 1 to 100000"
+    done
+    expect 2 "${words[@]}" --seed 18446744073709551616
+    says err "from 0 to 18446744073709551615"
+    expect 2 "${words[@]}" extra
+    says err "${words[0]}: unexpected argument: extra"
 done
+expect 2 predict a extra
+says err "unexpected argument: extra"
 expect 2 mnist_lenet
 expect 2 cifar_resnet
 for program in "digits --data" "training_loop --data" mnist_lenet cifar_resnet; do
@@ -104,10 +145,27 @@ for program in "digits --data" "training_loop --data" mnist_lenet cifar_resnet; 
     expect 1 $program "$work/nowhere"
     says err "TW_ERROR_FILE: $work/nowhere"
 done
+expect 1 mnist_lenet ""
+says err "'': the folder cannot be opened"
+says err "examples/get_data.sh mnist downloads"
+expect 1 cifar_resnet "$work/packed"
+says err "; unpack data_batch_1.bin.xz first"
+says err "examples/get_data.sh cifar10"
 expect 1 mnist_lenet "$work/cifar"
 says err "TW_ERROR_MISMATCH"
-expect 1 digits --epochs 1 --out "$work/nowhere"
-says err "$work/nowhere/digits.safetensors"
+for out in "$work/nowhere/deeper" "$work/out" ""; do # refused before training
+    expect 1 digits --epochs 1 --out "$out"
+    says err "digits: --out: '$out': files cannot be written there"
+    [ ! -s "$work/out" ] || fail "digits trained for a folder that cannot be"
+done
+expect 0 digits --epochs 1 --out "$work/made"
+[ -s "$work/made/digits.safetensors" ] || fail "digits did not make its folder"
+if [ -w /dev/full ]; then
+    for program in "digits --out $work/made" training_loop "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
+        # shellcheck disable=SC2086
+        "$bin"/$program --epochs 1 >/dev/full 2>"$work/err" && fail "$program is content with a full disk"
+    done
+fi
 
 # ---- a line that is rewritten: only on a terminal ----
 

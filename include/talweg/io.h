@@ -9,7 +9,8 @@ extern "C" {
 #endif
 
 /** Saves every parameter and buffer as safetensors, F32, under PyTorch's names and layouts (O,I,H,W; out,in); num_batches_tracked as I64.
- *  Written beside, flushed, then renamed: a cut or a full disk never costs the file that was there. Errors: FILE, STATE. */
+ *  Written beside, flushed, then renamed: a cut or a full disk never costs the file that was there. How samples were normalised
+ *  is not in the file: keep tw_trainer_get_normalization with it. Errors: FILE, STATE. */
 TW_API TW_WARN_UNUSED tw_status tw_model_save(const tw_model *model, const char *path);
 
 typedef struct tw_load_options {

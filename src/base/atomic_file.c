@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 static tw_status fail(const char *path, const char *what, int error) {
-    return TWI_FAIL(TW_ERROR_FILE, "%s: cannot %s: %s; what was there before is unchanged", path, what, strerror(error));
+    return TWI_FAIL(TW_ERROR_FILE, "%s: cannot %s: %s; what was there before is unchanged", *path ? path : "''", what,
+                    strerror(error));
 }
 
 /* A new file beside `path`; names left over by a killed run are passed over. */

@@ -72,7 +72,8 @@ static tw_status open_file(twi_stream *stream) {
     /* Non-blocking, so that opening a pipe returns and is refused below; for a regular file it changes nothing. */
     stream->file = open(stream->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (stream->file < 0 || fstat(stream->file, &info))
-        return TWI_FAIL(TW_ERROR_FILE, "%s: cannot be opened: %s", stream->path, strerror(errno));
+        return TWI_FAIL(TW_ERROR_FILE, "%s: cannot be opened: %s", *stream->path ? stream->path : "''",
+                        strerror(errno));
     if (!S_ISREG(info.st_mode))
         return TWI_FAIL(TW_ERROR_FILE, "%s: is %s where a file is expected", stream->path,
                         S_ISDIR(info.st_mode) ? "a folder" : "neither a file nor a folder");

@@ -39,18 +39,31 @@ static tw_status open_subfolder(tw_dataset **out, tw_context *context, const cha
     return status;
 }
 
+/* Archives and compressed files are the usual reason that a folder of the right data is not understood. */
+static const char *first_packed(const twi_folder *folder) {
+    static const char *const suffixes[] = {".gz", ".tgz", ".xz", ".bz2", ".zst", ".tar", ".zip"};
+    for (size_t i = 0; i < folder->count; i++) {
+        const char *suffix = strrchr(folder->names[i], '.');
+        for (size_t s = 0; suffix && s < sizeof suffixes / sizeof *suffixes; s++)
+            if (!strcmp(suffix, suffixes[s])) return folder->names[i];
+    }
+    return NULL;
+}
+
 /* What was looked for, and what is there instead. */
 static tw_status fail_unknown(const twi_folder *folder, tw_split split) {
     enum { SHOWN = 10 };
     twi_text text;
     char *message;
     twi_text_init(&text, folder->memory);
+    const char *packed = first_packed(folder);
     twi_text_add(&text, "looked for");
     for (int i = 0; i < FORMATS; i++) twi_text_add(&text, "%s %s", i ? ";" : "", formats[i].looks_for);
     twi_text_add(&text, "; the folder holds %s", folder->count ? "" : "no files");
     for (size_t i = 0; i < folder->count && i < SHOWN; i++)
         twi_text_add(&text, "%s%s", i ? ", " : "", folder->names[i]);
     if (folder->count > SHOWN) twi_text_add(&text, " and %zu more", folder->count - SHOWN);
+    if (packed) twi_text_add(&text, "; unpack %s first", packed);
     TWI_TRY(twi_text_take(&text, &message));
     tw_status status = TWI_FAIL(TW_ERROR_FILE, "%s: no %s data of a known format: %s", folder->path,
                                 split == TW_TRAIN ? "training" : "test", message);

@@ -47,7 +47,8 @@ static tw_status list(twi_folder *folder, const char *path) {
         return TWI_FAIL(
             TW_ERROR_FILE,
             "%s: is a file; give the folder that holds it, or open a pair of IDX files with tw_dataset_open_idx", path);
-    if (!directory) return TWI_FAIL(TW_ERROR_FILE, "%s: the folder cannot be opened: %s", path, strerror(errno));
+    if (!directory)
+        return TWI_FAIL(TW_ERROR_FILE, "%s: the folder cannot be opened: %s", *path ? path : "''", strerror(errno));
     tw_status status = read_names(folder, directory);
     closedir(directory);
     return status;

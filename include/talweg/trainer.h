@@ -92,7 +92,7 @@ TW_API void tw_trainer_stop(tw_trainer *trainer);
 /** One row of the history: an epoch. */
 typedef struct tw_history_row {
     int epoch; /**< from 1 */
-    double learning_rate;
+    double learning_rate;     /**< of its last update */
     double seconds;           /**< its evaluation included */
     double images_per_second; /**< of its training */
     tw_metrics train, test; /**< test.samples 0: not evaluated */

@@ -9,7 +9,8 @@ static tw_status refuse(const char *field, double value, const char *range) {
 }
 
 tw_status twi_optimizer_check(const tw_optimizer_options *o) {
-    if (o->kind != TW_SGD && o->kind != TW_ADAMW) return refuse("kind", o->kind, "TW_SGD, TW_ADAMW");
+    if (o->kind != TW_SGD && o->kind != TW_ADAMW)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: kind %d is neither TW_SGD nor TW_ADAMW", (int)o->kind);
     if (!(o->learning_rate >= 0) || isinf(o->learning_rate))
         return refuse("learning_rate", o->learning_rate, "0 .. finite");
     if (!(o->momentum >= 0 && o->momentum < 1)) return refuse("momentum", o->momentum, "[0, 1)");
@@ -21,7 +22,7 @@ tw_status twi_optimizer_check(const tw_optimizer_options *o) {
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: nesterov needs TW_SGD with momentum above 0");
     const tw_schedule *s = &o->schedule;
     if (s->kind < TW_SCHEDULE_CONSTANT || s->kind > TW_SCHEDULE_COSINE)
-        return refuse("schedule kind", s->kind, "the schedules there are");
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule kind %d is none of TW_SCHEDULE_...", (int)s->kind);
     if (s->warmup < 0 || s->total < 0 || s->every < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule warmup, total and every must not be negative");
     if (s->kind == TW_SCHEDULE_COSINE && s->total == 0)

@@ -73,7 +73,8 @@ static tw_status check_call(const tw_trainer *trainer, const tw_dataset *dataset
     if (!trainer->normalization.channels && !trainer->options.no_normalization)
         return TWI_FAIL(
             TW_ERROR_STATE,
-            "%s: how to normalise is not known yet: fit first, or give the trainer normalization or no_normalization",
+            "%s: how to normalise is not known yet: fit first, or give the trainer the normalization the model was "
+            "trained with (or no_normalization)",
             function);
     return twi_trainer_check_data(trainer, dataset, labelled, function);
 }

@@ -13,11 +13,15 @@ static tw_status refuse(const char *field, double value, const char *range) {
     return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: %s is %g; give %s", field, value, range);
 }
 
+static tw_status refuse_count(const char *field, int value, const char *range) {
+    return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: %s is %d; give %s", field, value, range);
+}
+
 static tw_status check_options(const tw_trainer_options *o) {
-    if (o->epochs < 0) return refuse("epochs", o->epochs, "at least 1, or 0 for 1");
-    if (o->batch < 0) return refuse("batch", o->batch, "at least 1, or 0 for 64");
-    if (o->evaluation_batch < 0) return refuse("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
-    if (o->evaluate_every < 0) return refuse("evaluate_every", o->evaluate_every, "at least 1 epoch, or 0 for 1");
+    if (o->epochs < 0) return refuse_count("epochs", o->epochs, "at least 1, or 0 for 1");
+    if (o->batch < 0) return refuse_count("batch", o->batch, "at least 1, or 0 for 64");
+    if (o->evaluation_batch < 0) return refuse_count("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
+    if (o->evaluate_every < 0) return refuse_count("evaluate_every", o->evaluate_every, "at least 1 epoch, or 0 for 1");
     if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6))
         return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))

@@ -10,6 +10,8 @@
 #include <sys/resource.h>
 #include <time.h>
 
+enum { WINDOWS_MAX = 100 };
+
 typedef struct settings {
     const char *model, *mode, *optimizer, *data;
     int batch, threads, windows;
@@ -66,8 +68,7 @@ static const struct workload {
 static const struct workload *find_workload(const char *name) {
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
         if (strcmp(workloads[i].name, name) == 0) return &workloads[i];
-    fprintf(stderr, "bench_train: no workload '%s'\n", name);
-    exit(2);
+    return NULL;
 }
 
 /* Batches lie ready, as in a benchmark of the step alone; throughput does not depend on the content. */
@@ -189,11 +190,11 @@ static double process_age(void) {
 }
 
 static void measure(bench *b) {
-    enum { WINDOWS_MAX = 100, LATENCIES = 1 << 20 };
+    enum { LATENCIES = 1 << 20 };
     static double rates[WINDOWS_MAX], cpu_rates[WINDOWS_MAX], latencies[LATENCIES];
     bool train = strcmp(b->set.mode, "train") == 0;
     int64_t steps = 0, timed = 0;
-    int windows = b->set.windows < WINDOWS_MAX ? b->set.windows : WINDOWS_MAX, done = 0;
+    int windows = b->set.windows, done = 0;
     step(b, steps++);
     double first_loss = tw_program_get_loss(b->program), first_step = process_age();
     for (double end = now(CLOCK_MONOTONIC) + b->set.warmup; now(CLOCK_MONOTONIC) < end;) step(b, steps++);
@@ -230,51 +231,96 @@ static void measure(bench *b) {
            first_loss, train ? tw_program_get_loss(b->program) : 0.0);
 }
 
-static void usage(void) {
-    puts("bench_train --model mlp|lenet|resnet20|resnet18|resnet50 [--mode train|infer] [--batch N] [--threads N] "
-         "[--seconds S]\n"
-         "            [--warmup S] [--windows N] [--opt sgd|adamw] [--lr RATE]\n"
-         "            [--data resident|u8] [--explain]\n"
-         "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, "
-         "ms_per_step, latencies,\n"
-         "first_step_s (since the process began), peak_rss_mb. --data u8 gathers\n"
-         "and normalises random u8 images for every step. --explain prints the planned steps first.");
+static const char usage[] =
+    "usage: bench_train [options]\n"
+    "\n"
+    "  --model NAME      mlp, lenet, resnet20, resnet18 or resnet50 (default: lenet)\n"
+    "  --mode MODE       train or infer (default: train)\n"
+    "  --batch N         images a step (default: 64)\n"
+    "  --threads N       threads to work with, 0 for all processors (default: 1)\n"
+    "  --seconds S       how long to measure (default: 5)\n"
+    "  --warmup S        how long to run before (default: 1)\n"
+    "  --windows N       parts of that time, 1 to 100 (default: 10)\n"
+    "  --opt OPTIMIZER   sgd (momentum 0.9) or adamw (default: sgd)\n"
+    "  --lr RATE         the learning rate (default: 0.01)\n"
+    "  --data KIND       resident: ready batches; u8: random bytes, gathered and normalised anew for every step\n"
+    "                    (default: resident)\n"
+    "  --explain         print the planned steps first\n"
+    "  --help            this text\n"
+    "\n"
+    "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, "
+    "ms_per_step,\n"
+    "latencies, first_step_s (since the process began), peak_rss_mb.\n";
+
+static void misuse(const char *reason, const char *value) {
+    fprintf(stderr, "bench_train: %s: '%s'\n%s", reason, value, usage);
+    exit(2);
 }
 
-int main(int argc, char **argv) {
+static const char *choice(const char *text, const char *const *choices, const char *reason) {
+    for (; *choices; choices++)
+        if (strcmp(text, *choices) == 0) return text;
+    misuse(reason, text);
+    return NULL;
+}
+
+static double real(const char *text, double least, double most, const char *reason) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= least && value <= most)) misuse(reason, text);
+    return value;
+}
+
+static int whole(const char *text, int least, int most, const char *reason) {
+    double value = real(text, least, most, reason);
+    if (value != (int)value) misuse(reason, text);
+    return (int)value;
+}
+
+static settings parse(int argc, char **argv) {
     static const struct option options[] = {
         {"model", 1, NULL, 'm'},   {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},   {"threads", 1, NULL, 't'},
         {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'}, {"opt", 1, NULL, 'p'},
         {"lr", 1, NULL, 'l'},      {"data", 1, NULL, 'd'},   {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'},
         {NULL, 0, NULL, 0}};
-    bench b = {.set = {"lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, false}};
+    static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
+                             *const kinds[] = {"resident", "u8", NULL};
+    settings set = {"lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, false};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'm')
-            b.set.model = optarg;
+            set.model = optarg;
         else if (c == 'o')
-            b.set.mode = optarg;
+            set.mode = choice(optarg, modes, "--mode is neither train nor infer");
         else if (c == 'b')
-            b.set.batch = atoi(optarg);
+            set.batch = whole(optarg, 1, 1 << 20, "--batch is not a whole number from 1 to 1048576");
         else if (c == 't')
-            b.set.threads = atoi(optarg);
+            set.threads = whole(optarg, 0, 1024, "--threads is not a whole number from 0 to 1024");
         else if (c == 's')
-            b.set.seconds = atof(optarg);
+            set.seconds = real(optarg, 0.001, 86400, "--seconds is not a number from 0.001 to 86400");
         else if (c == 'w')
-            b.set.warmup = atof(optarg);
+            set.warmup = real(optarg, 0, 86400, "--warmup is not a number from 0 to 86400");
         else if (c == 'n')
-            b.set.windows = atoi(optarg);
+            set.windows = whole(optarg, 1, WINDOWS_MAX, "--windows is not a whole number from 1 to 100");
         else if (c == 'p')
-            b.set.optimizer = optarg;
+            set.optimizer = choice(optarg, optimizers, "--opt is neither sgd nor adamw");
         else if (c == 'd')
-            b.set.data = optarg;
+            set.data = choice(optarg, kinds, "--data is neither resident nor u8");
         else if (c == 'l')
-            b.set.rate = atof(optarg);
+            set.rate = real(optarg, 1e-30, 1e30, "--lr is not a number above 0");
         else if (c == 'e')
-            b.set.explain = true;
-        else
-            return usage(), c == 'h' ? 0 : 2;
+            set.explain = true;
+        else {
+            fputs(usage, c == 'h' ? stdout : stderr);
+            exit(c == 'h' ? 0 : 2);
+        }
     }
-    if (b.set.batch < 1 || b.set.windows < 1) return usage(), 2;
+    if (optind < argc) misuse("unexpected argument", argv[optind]);
+    if (!find_workload(set.model)) misuse("--model is none of the workloads", set.model);
+    return set;
+}
+
+int main(int argc, char **argv) {
+    bench b = {.set = parse(argc, argv)};
     start(&b);
     measure(&b);
     tw_loader_destroy(b.loader);

@@ -8,7 +8,7 @@ usage: examples/quickstart.sh [--seed N] [--help] [other options of the digits p
 
 Installs what is missing (Debian, Ubuntu; as root or with sudo), builds Talweg into build/ and trains a small
 convolutional network on 1,201 handwritten digits. At the end: its accuracy on 596 others, the saved model, the
-training history and a picture of the learning curve, all in build/digits/.
+training history and a picture of the learning curve, all in build/digits/. The other example programs are built too.
 
   --seed N    the seed of weights, order and dropout
   --help      this text; build/bin/digits --help, once built, lists all options
@@ -24,6 +24,6 @@ done
 cd "$(dirname "$0")/.."
 bash tests/setup.sh
 cmake -S . -B build
-cmake --build build --parallel "$(nproc)" 
+cmake --build build --parallel "$(nproc)" --target talweg_examples
 mkdir -p build/digits
 exec build/bin/digits --data examples/data/digits --out build/digits "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: includes.sh ROOT
 # Dependencies point downwards only. A module (a folder under src) may include the public headers, its own files, and
-# what is listed for it, modules or single files; nothing else. Programs outside src see the public headers alone.
+# what is listed for it, modules or single files; nothing else. Examples see the public headers and what lies beside them.
 allowed='
 base
 backend      base
@@ -73,7 +73,8 @@ allowed=$allowed vendors=$vendors awk '
                 if (header ~ vendor[i] && module != vendor[i + 1])
                     complain("<" header "> may be seen by " vendor[i + 1] " only")
         } else if (module == "") {
-            complain("\"" header "\": only public headers here")
+            if (FILENAME !~ /^examples\// || !("examples/" header in exists))
+                complain("\"" header "\": only public headers here")
         } else {
             check_quoted(header)
         }

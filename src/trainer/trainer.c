@@ -20,7 +20,8 @@ static tw_status refuse_count(const char *field, int value, const char *range) {
 static tw_status check_options(const tw_trainer_options *o) {
     if (o->epochs < 0) return refuse_count("epochs", o->epochs, "at least 1, or 0 for 1");
     if (o->batch < 0) return refuse_count("batch", o->batch, "at least 1, or 0 for 64");
-    if (o->evaluation_batch < 0) return refuse_count("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
+    if (o->evaluation_batch < 0)
+        return refuse_count("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
     if (o->evaluate_every < 0) return refuse_count("evaluate_every", o->evaluate_every, "at least 1 epoch, or 0 for 1");
     if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6))
         return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");

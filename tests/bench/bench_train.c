@@ -1,5 +1,5 @@
-/* Training and inference speed: one workload a process, one line of JSON. Workloads, options and keys are those of common
- * framework benchmarks, so that other programs can be measured beside it. */
+/* Training and inference speed: one workload a process, one line of JSON. Workloads, options and keys are those of
+ * common framework benchmarks, so that other programs can be measured beside it. */
 #define _GNU_SOURCE
 #include <talweg/talweg.h>
 

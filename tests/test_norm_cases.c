@@ -7,7 +7,7 @@
 typedef struct norm {
     twi_batch_norm_attrs attrs;
     float gamma[2], beta[2], mean[2], var[2], batches[1];
-    float sums[6], coef[8], mean_new[2], var_new[2], batches_new[1];
+    float sums[6], centers[4], refined[6], coef[8], mean_new[2], var_new[2], batches_new[1];
 } norm;
 
 static void norm_statistics(norm *s, const twi_operand *x) {
@@ -16,6 +16,15 @@ static void norm_statistics(norm *s, const twi_operand *x) {
     OPERAND(&sums, s->mean, channels);
     OPERAND(&sums, s->sums, 3, channels);
     spec_run("batch_norm.statistics", &sums);
+    twi_call center = {.operand_count = 0};
+    OPERAND(&center, s->sums, 3, channels);
+    OPERAND(&center, s->mean, channels);
+    OPERAND(&center, s->centers, 2, channels);
+    spec_run("batch_norm.center", &center);
+    twi_call refine = {.operand = {*x}, .operand_count = 1};
+    OPERAND(&refine, s->centers, 2, channels);
+    OPERAND(&refine, s->refined, 3, channels);
+    spec_run("batch_norm.refine", &refine);
     twi_call finalize = {.attrs = &s->attrs};
     OPERAND(&finalize, s->sums, 3, channels);
     OPERAND(&finalize, s->gamma, channels);
@@ -27,6 +36,8 @@ static void norm_statistics(norm *s, const twi_operand *x) {
     OPERAND(&finalize, s->mean_new, channels);
     OPERAND(&finalize, s->var_new, channels);
     OPERAND(&finalize, s->batches_new, 1);
+    OPERAND(&finalize, s->centers, 2, channels);
+    OPERAND(&finalize, s->refined, 3, channels);
     spec_run("batch_norm.finalize", &finalize);
 }
 
@@ -62,6 +73,25 @@ static void batch_norm_statistics_convention(void **state) {
     spec_run("batch_norm.from_running", &from_running);
     norm_apply(&s, OPERAND(&shapes, four, 1, 1), OPERAND(&shapes, y, 1, 1));
     CHECK(y, 1e-6, 2.445713);
+}
+
+/* A mean of a thousand deviations, new to the running mean: squares around 0 would leave no digit of the variance, 2.5. */
+static void batch_norm_far_from_zero(void **state) {
+    (void)state;
+    const float x[] = {1580.3f, 1581.3f, 1583.3f, 1584.3f};
+    norm s = {.attrs = {1e-5f, 0.1f}, .gamma = {1}, .var = {1}};
+    twi_call call = {0};
+    norm_statistics(&s, OPERAND(&call, x, 4, 1, 1, 1));
+    CHECK(s.coef, 1e-5, 1582.3, 0.6324543);
+    CHECK(s.mean_new, 1e-6, 158.23);
+    CHECK(s.var_new, 1e-5, 0.9 + 0.1 * 10 / 3);
+    assert_true(s.centers[1] == 1);
+    s.mean[0] = 1582; /* once the running mean is near, one pass does */
+    memset(s.sums, 0, sizeof s.sums);
+    memset(s.refined, 0, sizeof s.refined);
+    norm_statistics(&s, OPERAND(&(twi_call){0}, x, 4, 1, 1, 1));
+    CHECK(s.coef, 1e-5, 1582.3, 0.6324543);
+    assert_true(s.centers[1] == 0 && s.refined[2] == 0);
 }
 
 /* One element a channel: the output is beta, and the running variance takes in 0 instead of 0/0. */
@@ -254,6 +284,7 @@ static void fused_relu_keeps_nan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_norm_statistics_convention),
+        cmocka_unit_test(batch_norm_far_from_zero),
         cmocka_unit_test(batch_norm_takes_a_batch_of_one),
         cmocka_unit_test(batch_norm_shifts_by_the_running_mean),
         cmocka_unit_test(batch_norm_agrees_with_pytorch),

@@ -209,6 +209,37 @@ static void test_shared_parameter(void **state) {
     close_net(&n);
 }
 
+/* The gradient of a value is there to read although nothing before the value wants one. */
+static void test_gradient_of_what_nothing_trains(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        net n;
+        CHECK_OK(tw_context_create(&n.context, "cpu", NULL));
+        CHECK_OK(tw_model_create(&n.model, n.context));
+        n.x = tw_input_shaped(n.model, "x", 1, (int64_t[]){3});
+        tw_value *asked = kind == 0 ? tw_softmax(n.model, n.x) : kind == 1 ? tw_dropout(n.model, n.x, 0.5f) : n.x;
+        n.logits = kind == 2 ? tw_relu(n.model, n.x) : tw_dense(n.model, asked, 3, NULL);
+        n.labels = tw_input_labels(n.model, NULL);
+        n.loss = (tw_loss){tw_cross_entropy(n.model, n.logits, n.labels, NULL), 1};
+        CHECK_OK(tw_model_build(n.model, n.logits, NULL));
+        tw_value *gradients[] = {kind == 2 ? n.loss.value : asked};
+        tw_program *program;
+        CHECK_OK(tw_program_create(&program, n.model, 2,
+                                   TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1,
+                                              .gradients = gradients, .gradient_count = 1)));
+        const float x[6] = {1, 2, 3, -1, 0, 1};
+        const int32_t labels[2] = {0, 2};
+        float gradient[6];
+        CHECK_OK(tw_program_write(program, n.x, TW_F32, x, 6));
+        CHECK_OK(tw_program_write(program, n.labels, TW_I32, labels, 2));
+        CHECK_OK(tw_program_run(program));
+        CHECK_OK(tw_program_read_gradient(program, gradients[0], gradient, kind == 2 ? 1 : 6));
+        if (kind == 2) assert_true(gradient[0] == 0.5f); /* of the mean over two samples */
+        tw_program_destroy(program);
+        close_net(&n);
+    }
+}
+
 /* A value that is read from outside may not vanish into a fused step. */
 static void test_fusion_keeps_outputs(void **state) {
     (void)state;
@@ -419,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_fusion_changes_no_value),
         cmocka_unit_test(test_inference_makes_no_masks),
         cmocka_unit_test(test_shared_parameter),
+        cmocka_unit_test(test_gradient_of_what_nothing_trains),
         cmocka_unit_test(test_fusion_keeps_outputs),
         cmocka_unit_test(test_plan_never_overlaps),
         cmocka_unit_test(test_plan_reuses_memory),

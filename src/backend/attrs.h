@@ -27,6 +27,7 @@ typedef struct twi_batch_norm_attrs {
 
 /* Rows of batch norm's per-channel buffers [rows, C]. */
 enum { TWI_NORM_MEAN, TWI_NORM_INVERSE, TWI_NORM_SCALE, TWI_NORM_OFFSET, TWI_NORM_COEFFICIENTS };
+enum { TWI_NORM_CENTER, TWI_NORM_FAR, TWI_NORM_CENTERS }; /* batch mean, not yet exact; 1: sum again around it */
 enum { TWI_NORM_SUM, TWI_NORM_PRODUCT, TWI_NORM_COUNT, TWI_NORM_SUMS };
 enum { TWI_NORM_A, TWI_NORM_B, TWI_NORM_K, TWI_NORM_GRADIENTS }; /* dx = A*dy + B*x + K */
 

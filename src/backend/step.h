@@ -17,7 +17,7 @@ typedef float tw_real;
 #define TWI_NAME(name) name
 #endif
 
-enum { TWI_MAX_OPERANDS = 10, TWI_DTYPE_DOUBLE = 0xff };
+enum { TWI_MAX_OPERANDS = 12, TWI_DTYPE_DOUBLE = 0xff };
 
 typedef enum twi_access { TWI_READ, TWI_WRITE, TWI_UPDATE /* read and written in place: persistent state */ } twi_access;
 

@@ -10,7 +10,8 @@
  * inv = 1/sqrt(var + epsilon), written as A*dy + B*x + K: three numbers a channel.
  * Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. Shifting the data before summing squares: Chan, Golub,
  * LeVeque, "Algorithms for computing the sample variance", 1983; the running mean is the shift, being close to the
- * batch's. */
+ * batch's as a rule. Where it is not (the first batches of a channel far from 0), squares of the distance would drown the
+ * variance: then, and only then, the data are summed a second time, around the batch's own mean. */
 #include "backend/attrs.h"
 #include "kernels.h"
 #include "rules.h"
@@ -53,7 +54,7 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel statistics, finalize, from_running, backward_sums, backward_finalize;
+static const twi_kernel statistics, center, refine, finalize, from_running, backward_sums, backward_finalize;
 
 static twi_ref channel_rows(twi_lower *lower, const char *name, int64_t rows) {
     const twi_shape shape = {2, {rows, twi_lower_input_shape(lower, IN_X)->dim[1]}};
@@ -68,10 +69,15 @@ static void forward(twi_lower *lower) {
     if (twi_lower_training(lower)) {
         twi_ref sums = channel_rows(lower, "sums", TWI_NORM_SUMS);
         twi_lower_step(lower, &statistics, (twi_ref[]){x, mean, sums});
+        twi_ref centers = channel_rows(lower, "centers", TWI_NORM_CENTERS);
+        twi_ref refined = channel_rows(lower, "refined sums", TWI_NORM_SUMS);
+        twi_lower_step(lower, &center, (twi_ref[]){sums, mean, centers});
+        twi_lower_step(lower, &refine, (twi_ref[]){x, centers, refined});
         twi_ref batches = twi_lower_input(lower, IN_BATCHES);
         twi_lower_step(lower, &finalize,
                        (twi_ref[]){sums, gamma, beta, mean, var, batches, coef, twi_lower_shadow(lower, IN_MEAN),
-                                   twi_lower_shadow(lower, IN_VAR), twi_lower_shadow(lower, IN_BATCHES)});
+                                   twi_lower_shadow(lower, IN_VAR), twi_lower_shadow(lower, IN_BATCHES), centers,
+                                   refined});
         twi_lower_save(lower, SAVED_COEF, coef);
     } else {
         twi_lower_step(lower, &from_running, (twi_ref[]){gamma, beta, mean, var, coef});
@@ -104,6 +110,7 @@ static void add_sums(tw_real *sums, int64_t channels, int64_t c, tw_real sum, tw
     sums[TWI_NORM_COUNT * channels + c] += (tw_real)count;
 }
 
+/* operand 2 += sums of operand 0 around operand 1 */
 static void statistics_run(const twi_call *call) {
     const twi_operand *xo = &call->operand[0];
     const tw_real *x = TWI_DATA(const tw_real, call, 0), *shift = TWI_DATA(const tw_real, call, 1);
@@ -118,6 +125,32 @@ static void statistics_run(const twi_call *call) {
             }
         add_sums(TWI_DATA(tw_real, call, 2), channels, c, sum, squares, batch * size);
     }
+}
+
+/* A mean so far from the shift, in deviations, that its square costs the variance digits that matter. */
+#define FAR_DEVIATIONS 16
+
+static void center_run(const twi_call *call) {
+    const tw_real *sums = TWI_DATA(const tw_real, call, 0), *mean = TWI_DATA(const tw_real, call, 1);
+    tw_real *centers = TWI_DATA(tw_real, call, 2);
+    int64_t channels = call->operand[1].shape.dim[0];
+    for (int64_t c = 0; c < channels; c++) {
+        tw_real count = sums[TWI_NORM_COUNT * channels + c], distance = sums[TWI_NORM_SUM * channels + c] / count;
+        tw_real var = sums[TWI_NORM_PRODUCT * channels + c] / count - distance * distance;
+        bool far = count > 1 && distance * distance > FAR_DEVIATIONS * FAR_DEVIATIONS * (var > 0 ? var : 0);
+        centers[TWI_NORM_CENTER * channels + c] = mean[c] + distance;
+        centers[TWI_NORM_FAR * channels + c] = far;
+    }
+}
+
+static void refine_run(const twi_call *call) {
+    int64_t channels = call->operand[0].shape.dim[1];
+    const tw_real *far = TWI_DATA(const tw_real, call, 1) + TWI_NORM_FAR * channels;
+    for (int64_t c = 0; c < channels; c++)
+        if (far[c] != 0) {
+            statistics_run(call); /* the centers are operand 1's first row */
+            return;
+        }
 }
 
 /* Mean, inverse deviation, scale and offset of channel c. */
@@ -138,13 +171,17 @@ static void finalize_run(const twi_call *call) {
     tw_real *coef = TWI_DATA(tw_real, call, 6);
     tw_real *mean_new = TWI_DATA(tw_real, call, 7), *var_new = TWI_DATA(tw_real, call, 8);
     tw_real *batches_new = TWI_DATA(tw_real, call, 9);
+    const tw_real *centers = TWI_DATA(const tw_real, call, 10), *refined = TWI_DATA(const tw_real, call, 11);
     int64_t channels = call->operand[1].shape.dim[0];
     tw_real weight = attrs->momentum;
     for (int64_t c = 0; c < channels; c++) {
-        tw_real count = sums[TWI_NORM_COUNT * channels + c];
-        tw_real distance = sums[TWI_NORM_SUM * channels + c] / count; /* of the batch's mean from the running one */
-        tw_real batch_mean = mean[c] + distance;
-        tw_real batch_var = sums[TWI_NORM_PRODUCT * channels + c] / count - distance * distance;
+        bool far = centers && centers[TWI_NORM_FAR * channels + c] != 0;
+        const tw_real *from = far ? refined : sums;
+        tw_real shift = far ? centers[TWI_NORM_CENTER * channels + c] : mean[c];
+        tw_real count = from[TWI_NORM_COUNT * channels + c];
+        tw_real rest = from[TWI_NORM_SUM * channels + c] / count; /* of the batch's mean from the shift */
+        tw_real batch_mean = shift + rest, distance = batch_mean - mean[c];
+        tw_real batch_var = from[TWI_NORM_PRODUCT * channels + c] / count - rest * rest;
         if (batch_var < 0) batch_var = 0; /* rounding; NaN stays */
         tw_real unbiased = count > 1 ? batch_var * (count / (count - 1)) : batch_var;
         set_coefficients(coef, channels, c, batch_mean, 1 / sqrt(batch_var + attrs->epsilon), gamma[c], beta[c]);
@@ -242,9 +279,29 @@ static const twi_kernel statistics = {
     .run = statistics_run,
 };
 
+static const twi_kernel center = {
+    .name = "batch_norm.center",
+    .operand_count = 3,
+    .operand = {{"sums", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"shift", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"centers", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
+    .split = TWI_AT_ONCE,
+    .run = center_run,
+};
+
+static const twi_kernel refine = {
+    .name = "batch_norm.refine",
+    .operand_count = 3,
+    .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
+                {"centers", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"sums", TWI_WRITE, TWI_ACC, TWI_SUMMED, 0}}, /* as of statistics; nothing where no channel is far */
+    .split = TWI_BY_SAMPLE,
+    .run = refine_run,
+};
+
 static const twi_kernel finalize = {
     .name = "batch_norm.finalize",
-    .operand_count = 10,
+    .operand_count = 12,
     .operand = {{"sums", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
                 {"gamma", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
                 {"beta", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
@@ -254,7 +311,9 @@ static const twi_kernel finalize = {
                 {"coef", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0},
                 {"mean_new", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0},
                 {"var_new", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0},
-                {"batches_new", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
+                {"batches_new", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0},
+                {"centers", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"refined", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
     .run = finalize_run,
 };
@@ -365,6 +424,8 @@ static const twi_attr attributes[] = {
 };
 
 static const twi_kernel *const kernels[] = {&statistics,
+                                            &center,
+                                            &refine,
                                             &finalize,
                                             &from_running,
                                             &TWI_NAME(twi_kernel_batch_norm_apply),

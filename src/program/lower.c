@@ -257,7 +257,9 @@ static tw_status lower_nodes(twi_lower *lower) {
             settle_gradient(lower, lower->node->output[o]);
             flows |= lower->program->gradient_buffer[lower->node->output[o]->id] >= 0;
         }
-        if (flows) lower->node->op->backward(lower);
+        bool wanted = false;
+        for (int k = 0; k < lower->node->input_count; k++) wanted |= lower->wanted[lower->node->input[k]->id];
+        if (flows && wanted) lower->node->op->backward(lower);
         TWI_TRY(lower->status);
     }
     for (int i = 0; i < graph->value_count; i++)

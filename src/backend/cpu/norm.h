@@ -7,6 +7,7 @@
 
 #define TWI_NORM_KERNELS(KERNEL)                                      \
     KERNEL(statistics, "batch_norm.statistics")                       \
+    KERNEL(refine, "batch_norm.refine")                               \
     KERNEL(apply, "batch_norm.apply")                                 \
     KERNEL(apply_relu, "batch_norm.apply_relu")                       \
     KERNEL(apply_add_relu, "batch_norm.apply_add_relu")               \

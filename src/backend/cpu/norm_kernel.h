@@ -34,6 +34,18 @@ static void statistics(const twi_call *call, const twi_cpu_workspace *workspace)
     write_sums(&sweep, call, 2);
 }
 
+/* The same around other centers (operand 1's first row), if any channel asks for it (its second row). */
+static void refine(const twi_call *call, const twi_cpu_workspace *workspace) {
+    int64_t channels = call->operand[0].shape.dim[1];
+    const float *far = (const float *)call->operand[1].data + TWI_NORM_FAR * channels;
+    bool any = false;
+    for (int64_t c = 0; c < channels; c++) any |= far[c] != 0;
+    if (any)
+        statistics(call, workspace);
+    else if (call->first)
+        memset(call->operand[2].data, 0, (size_t)(TWI_NORM_SUMS * channels) * sizeof(float));
+}
+
 /* ---- apply: x, coef, [r,] y, [mask]; y = [relu of] scale*x + offset [+ r] ---- */
 
 VEC_INLINE vec normalized(const twi_sweep *s, int64_t i, int64_t c) {

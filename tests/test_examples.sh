@@ -83,6 +83,7 @@ says err "usage: predict"
 set -m # with job control, as at a prompt: otherwise what runs behind ignores SIGINT
 interrupt() { # signal, exit status
     rm -f "$work"/a/*
+    : >"$work/out" # or the wait below would be content with the run before
     "$bin/digits" --out "$work/a" --epochs 100000 >"$work/out" 2>"$work/err" </dev/null &
     for ((i = 0; i < 300; i++)); do grep -q '^epoch  2' "$work/out" && break; sleep 0.1; done
     kill "-$1" $!
@@ -94,6 +95,7 @@ interrupt() { # signal, exit status
 }
 interrupt INT 130
 interrupt TERM 143
+: >"$work/out"
 (
     trap '' INT
     exec "$bin/digits" --out "$work/a" >"$work/out" 2>"$work/err" </dev/null

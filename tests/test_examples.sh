@@ -4,6 +4,7 @@ set -u
 bin=${TALWEG_BUILD_DIR:?}/bin
 work=$(mktemp -d "${TMPDIR:-/tmp}/talweg-examples-XXXXXX")
 trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1 # what a program leaves where it runs is gone in the end
 failures=0
 for program in digits predict training_loop mnist_lenet cifar_resnet; do
     [ -x "$bin/$program" ] || { echo "skipped: the examples are not built (TALWEG_EXAMPLES)"; exit 77; }

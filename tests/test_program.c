@@ -395,6 +395,12 @@ static void test_shared_arena_is_guarded(void **state) {
     CHECK_FAILS(tw_program_read(a, n.logits, logits, 12), TW_ERROR_STATE, "shar");
     CHECK_FAILS(tw_program_run(a), TW_ERROR_STATE, "feed them again");
     CHECK_OK(tw_program_run(b));
+    const int32_t labels[4] = {0, 1, 2, 0};
+    CHECK_OK(tw_program_write(a, n.labels, TW_I32, labels, 4)); /* one input is not all */
+    CHECK_FAILS(tw_program_run(a), TW_ERROR_STATE, "input 'input1'");
+    CHECK_FAILS(tw_program_read(a, n.logits, logits, 12), TW_ERROR_STATE, "has not run");
+    CHECK_FAILS(tw_program_read_parameter_gradient(a, "fc.weight", logits, 12), TW_ERROR_STATE, "another one trained");
+    CHECK_OK(tw_program_read_parameter_gradient(b, "fc.weight", logits, 12));
     tw_program_destroy(a);
     tw_program_destroy(b);
     close_net(&n);

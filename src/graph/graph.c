@@ -77,6 +77,12 @@ static bool name_taken(const twi_graph *graph, const char *name) {
     return false;
 }
 
+/* Leaves the name in graph->name. */
+static bool numbered_name_taken(twi_graph *graph, const char *base, int number) {
+    snprintf(graph->name, sizeof graph->name, "%s%s%d", graph->scope, base, number);
+    return name_taken(graph, graph->name);
+}
+
 /* Values and nodes copy their names: graph->name only hands one over. */
 const char *twi_graph_name(twi_graph *graph, const char *name, const char *base) {
     if (graph->status) return NULL;
@@ -95,10 +101,18 @@ const char *twi_graph_name(twi_graph *graph, const char *name, const char *base)
                                 "name '%s' is taken; give each layer a name of its own, or use scopes", full));
         return full;
     }
-    for (int k = 1;; k++) {
-        snprintf(full, sizeof graph->name, "%s%s%d", graph->scope, base, k);
-        if (!name_taken(graph, full)) return full;
+    /* Numbers are taken from 1 on without gaps, so the first free one is found by halving, not by counting. */
+    int taken = 0, free = 1;
+    while (numbered_name_taken(graph, base, free)) {
+        taken = free;
+        free *= 2;
     }
+    while (free - taken > 1) {
+        int middle = taken + (free - taken) / 2;
+        *(numbered_name_taken(graph, base, middle) ? &taken : &free) = middle;
+    }
+    (void)numbered_name_taken(graph, base, free);
+    return full;
 }
 
 static tw_status append(twi_graph *graph, void *list, int *count, int *capacity, void *item, const char *what) {

@@ -17,9 +17,10 @@ struct tw_model {
     void *arena, *scratch;
     size_t arena_bytes, scratch_bytes;
     const tw_program *arena_user; /* whose inputs and outputs the arena holds */
+    const tw_program *gradients_by; /* whose run the parameters' gradients are from */
     uint64_t arena_turns;         /* how often that changed */
     tw_program *programs;           /* linked through tw_program.next; rebound when the arena grows */
-    const tw_program *gradients_of; /* whose the store's gradients are, waiting for its update; NULL: nobody's */
+    bool update_due;                /* the gradients wait for an update */
     char *dump;
 };
 

@@ -33,10 +33,11 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
         const tw_value *loss = options->losses[i].value;
         for (int k = 0; k < i; k++)
             if (options->losses[k].value == loss)
-                return TWI_FAIL(TW_ERROR_ARGUMENT,
-                                "tw_program_create: losses[%d] and losses[%d] are both '%s'; give it once, with the sum "
-                                "of the weights",
-                                k, i, loss->name);
+                return TWI_FAIL(
+                    TW_ERROR_ARGUMENT,
+                    "tw_program_create: losses[%d] and losses[%d] are both '%s'; give it once, with the sum "
+                    "of the weights",
+                    k, i, loss->name);
         if (loss->kind != TWI_VALUE_RESULT || loss->batched || twi_shape_count(&loss->shape) != 1)
             return TWI_FAIL(
                 TW_ERROR_SHAPE,
@@ -107,6 +108,7 @@ static tw_status start(tw_program *program, const tw_program_options *options) {
     program->value_count = model->graph.value_count;
     TWI_TRY(twi_get(memory, &program->value_buffer, values, sizeof *program->value_buffer, "value table"));
     TWI_TRY(twi_get(memory, &program->gradient_buffer, values, sizeof *program->gradient_buffer, "gradient table"));
+    TWI_TRY(twi_get(memory, &program->fed, values, sizeof *program->fed, "fed inputs"));
     for (size_t i = 0; i < values; i++) program->value_buffer[i] = program->gradient_buffer[i] = -1;
     TWI_TRY(twi_get(memory, &program->loss, (size_t)options->loss_count, sizeof *program->loss, "losses"));
     program->loss_count = options->loss_count;
@@ -156,8 +158,8 @@ void tw_program_destroy(tw_program *program) {
             *at = program->next;
             break;
         }
-    if (program->model->gradients_of == program) program->model->gradients_of = NULL;
     if (program->model->arena_user == program) program->model->arena_user = NULL;
+    if (program->model->gradients_by == program) program->model->gradients_by = NULL;
     twi_program_unprepare(program);
     for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
     while (program->blocks) {
@@ -167,7 +169,7 @@ void tw_program_destroy(tw_program *program) {
     }
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
     void *const owned[] = {program->buffer,          program->step, program->segment, program->value_buffer,
-                           program->gradient_buffer, program->loss};
+                           program->gradient_buffer, program->loss, program->fed};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
     twi_put(memory, program);
 }

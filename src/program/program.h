@@ -73,6 +73,8 @@ struct tw_program {
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
+    bool *fed; /* per graph value: an input that lies in the arena */
+    bool ran;  /* since the arena is this program's */
     double loss_value;
     char *dump[TWI_PASSES];
 };

@@ -10,14 +10,31 @@ static void take_arena(tw_program *program) {
     if (program->model->arena_user == program) return;
     program->model->arena_user = program;
     program->model->arena_turns++;
+    program->ran = false;
+    memset(program->fed, 0, (size_t)program->value_count * sizeof *program->fed);
 }
 
-static tw_status hold_arena(const tw_program *program, const char *function) {
-    if (program->model->arena_user == program) return TW_OK;
-    return TWI_FAIL(TW_ERROR_STATE,
-                    "%s: the program's inputs are not there: they were never fed, or another program of the model was fed "
-                    "or run since (programs of a model share memory); feed them again",
-                    function);
+static tw_status check_fed(tw_program *program, const char *function) {
+    bool held = program->model->arena_user == program;
+    for (int v = 0; v < program->value_count; v++) {
+        const tw_value *value = program->model->graph.value[v];
+        if (value->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 && !(held && program->fed[v]))
+            return TWI_FAIL(TW_ERROR_STATE,
+                            "%s: input '%s' is not there: it was never fed, or another program of the model was fed or "
+                            "run since (programs of a model share memory); feed them again",
+                            function, value->name);
+    }
+    take_arena(program);
+    return TW_OK;
+}
+
+static tw_status check_ran(const tw_program *program, const char *function) {
+    if (program->model->arena_user == program && program->ran) return TW_OK;
+    return TWI_FAIL(
+        TW_ERROR_STATE,
+        "%s: there is nothing to read: the program has not run yet, or another program of the model was fed "
+        "or run since (programs of a model share memory); feed and run it again",
+        function);
 }
 
 /* A copy between the host's logical order and a buffer's own. */
@@ -124,6 +141,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
                         is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     take_arena(program);
+    program->fed[value->id] = true;
     walk w = {.buffer = buffer,
               .host_in = data,
               .dtype = dtype,
@@ -142,6 +160,7 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
     tw_context *context = twi_program_context(program);
     int buffer = program->value_buffer[value->id];
     take_arena(program);
+    program->fed[value->id] = true;
     return buffer < 0 ? TW_OK
                       : context->backend->copy_in(context, twi_program_address(program, buffer), data,
                                                   program->buffer[buffer].bytes);
@@ -167,7 +186,7 @@ tw_status tw_program_read(tw_program *program, const tw_value *value, void *valu
     if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs",
                         value->name);
-    TWI_TRY(hold_arena(program, "tw_program_read"));
+    TWI_TRY(check_ran(program, "tw_program_read"));
     return read_buffer(program, buffer, values);
 }
 
@@ -180,7 +199,7 @@ tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, f
             TW_ERROR_ARGUMENT,
             "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients",
             value->name);
-    TWI_TRY(hold_arena(program, "tw_program_read_gradient"));
+    TWI_TRY(check_ran(program, "tw_program_read_gradient"));
     return read_buffer(program, buffer, values);
 }
 
@@ -198,6 +217,11 @@ tw_status tw_program_read_parameter_gradient(tw_program *program, const char *na
     const twi_buffer *buffer;
     TWI_TRY(
         locate(program, value, program->gradient_buffer, values, count, "tw_program_read_parameter_gradient", &buffer));
+    if (program->model->gradients_by != program)
+        return TWI_FAIL(
+            TW_ERROR_STATE,
+            "tw_program_read_parameter_gradient: '%s': the program has not run yet, or another one trained since",
+            name);
     return read_buffer(program, buffer, values);
 }
 
@@ -211,8 +235,8 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
     double value = isnan(fault->value) ? (double)NAN : fault->value; /* its sign means nothing */
     if (fault->code == TW_ERROR_LABEL)
         return TWI_FAIL(TW_ERROR_LABEL,
-                        "%s '%s': label %g of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated", op,
-                        name, fault->value, (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1,
+                        "%s '%s': label %.0f of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated",
+                        op, name, fault->value, (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1,
                         (long long)node->input[0]->shape.dim[1]);
     if (fault->code == TW_ERROR_NUMERIC && node)
         return TWI_FAIL(TW_ERROR_NUMERIC,
@@ -220,11 +244,13 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
                         "the learning rate",
                         op, name, value, run);
     if (fault->code == TW_ERROR_NUMERIC)
-        return TWI_FAIL(TW_ERROR_NUMERIC,
-                        "the gradient of '%s' holds %g in run %lld; nothing was updated. Look at the input's scale, the "
-                        "loss weights or the learning rate",
-                        twi_store_name_at(&program->model->store, fault->sample - TWI_FAULT_ELEMENT), value, run);
-    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample, value);
+        return TWI_FAIL(
+            TW_ERROR_NUMERIC,
+            "the gradient of '%s' holds %g in run %lld; nothing was updated. Look at the input's scale, the "
+            "loss weights or the learning rate",
+            twi_store_name_at(&program->model->store, fault->sample - TWI_FAULT_ELEMENT), value, run);
+    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample,
+                    value);
 }
 
 static tw_status collect_losses(tw_program *program, double loss_scale) {
@@ -254,7 +280,11 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     TWI_TRY(context->backend->run(context, program->prepared, first, count));
     TWI_TRY(context->backend->copy_out(context, &control, store->control, sizeof control));
     if (program->train && gradients) store->attempts++;
-    if (gradients) TWI_TRY(collect_losses(program, control.loss_scale));
+    if (gradients) {
+        program->ran = true;
+        if (program->train) program->model->gradients_by = program;
+        TWI_TRY(collect_losses(program, control.loss_scale));
+    }
     if (control.fault.code) return explain_fault(program, &control);
     if (control.update != store->updates) store->version++;
     store->updates = control.update;
@@ -262,24 +292,24 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     return TW_OK;
 }
 
-/* A training run overwrites the gradients, whichever program's they were. */
-static void forget_gradients(tw_program *program) {
-    if (program->train) program->model->gradients_of = NULL;
+/* A training run overwrites the gradients that an update may have waited for, whichever program's they were. */
+static void drop_update(tw_program *program) {
+    if (program->train) program->model->update_due = false;
 }
 
 tw_status tw_program_run(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run: program is NULL");
-    TWI_TRY(hold_arena(program, "tw_program_run"));
-    forget_gradients(program);
+    TWI_TRY(check_fed(program, "tw_program_run"));
+    drop_update(program);
     return run_segments(program, 0, program->segment_count, true);
 }
 
 tw_status tw_program_run_gradients(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
-    TWI_TRY(hold_arena(program, "tw_program_run_gradients"));
-    forget_gradients(program);
+    TWI_TRY(check_fed(program, "tw_program_run_gradients"));
+    drop_update(program);
     TWI_TRY(run_segments(program, 0, program->update_segment, true));
-    if (program->train) program->model->gradients_of = program;
+    if (program->train) program->model->update_due = true;
     return TW_OK;
 }
 
@@ -287,11 +317,11 @@ tw_status tw_program_run_update(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_update: program is NULL");
     if (program->update_segment == program->segment_count)
         return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
-    if (program->model->gradients_of != program)
+    if (program->model->gradients_by != program || !program->model->update_due)
         return TWI_FAIL(
             TW_ERROR_STATE,
             "tw_program_run_update: there are no gradients of this program; call tw_program_run_gradients first");
-    forget_gradients(program);
+    drop_update(program);
     return run_segments(program, program->update_segment, program->segment_count - program->update_segment, false);
 }
 

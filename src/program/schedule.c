@@ -30,6 +30,7 @@ static bool awaited(const tw_program *program, int at) {
 
 /* Ranged steps of the backward that nobody waits for (weight gradients of dense layers) go to its end: they would cut segments. */
 static tw_status sink_ranged(tw_program *program) {
+    if (program->step_count == 0) return TW_OK; /* what is read is what was fed */
     twi_step *sorted;
     TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted,
                     "step order"));

@@ -121,6 +121,7 @@ void case_load(const case_graph *graph, tw_program *program, const case_data *da
     memset(model->scratch, 0xff, model->scratch_bytes);
     model->store.version++;
     model->arena_user = program; /* its inputs are put there below, past tw_program_write */
+    memset(program->fed, true, (size_t)program->value_count * sizeof *program->fed);
     model->arena_turns++;
     for (int o = 0; o < graph->operand_count; o++) {
         place p;

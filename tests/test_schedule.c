@@ -1,10 +1,12 @@
 /* The learning rate of every update: joints, edges and beyond the end. */
 #include "backend/attrs.h"
+#include <talweg/optim.h>
 #include "ops/op.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <string.h>
 #include <cmocka.h>
 
 enum { CONSTANT, STEP, COSINE };
@@ -104,6 +106,55 @@ static void rates_rise_once_and_fall_once(void **state) {
         }
 }
 
+/* The same from options, with defaults filled in; and every number that makes no schedule is refused by its name. */
+static void options_make_the_same_rates(void **state) {
+    (void)state;
+    tw_optimizer_options o = TW_OPTIMIZER_OPTIONS_INIT;
+    double found;
+    o.learning_rate = 0.1;
+    o.schedule = (tw_schedule){.kind = TW_SCHEDULE_COSINE, .warmup = 5, .total = 10};
+    const double expected[] = {0.02, 0.04, 0.06, 0.08, 0.1, 0.0904508, 0.0654508, 0.0345492, 0.0095492, 0};
+    for (int u = 0; u < 10; u++) {
+        assert_int_equal(tw_schedule_rate(&o, u, &found), TW_OK);
+        assert_true(fabs(found - expected[u]) < 1e-7);
+    }
+    assert_int_equal(tw_schedule_rate(NULL, 3, &found), TW_OK); /* SGD, constant */
+    assert_true(found == 0.01);
+    assert_int_equal(tw_schedule_rate(&o, -1, &found), TW_ERROR_ARGUMENT);
+
+    const struct {
+        tw_schedule schedule;
+        double rate;
+        float decay, epsilon;
+        const char *says;
+    } rows[] = {
+        {{.minimum = NAN}, 0.1, 0, 0, "schedule minimum"},
+        {{.minimum = 0.2}, 0.1, 0, 0, "schedule minimum"},
+        {{.minimum = -1}, 0.1, 0, 0, "schedule minimum"},
+        {{.kind = TW_SCHEDULE_STEP, .every = 2, .factor = 1e300}, 0.1, 0, 0, "schedule factor"},
+        {{.kind = TW_SCHEDULE_STEP, .every = 2, .factor = -3}, 0.1, 0, 0, "schedule factor"},
+        {{.kind = TW_SCHEDULE_STEP}, 0.1, 0, 0, "every"},
+        {{.kind = TW_SCHEDULE_COSINE}, 0.1, 0, 0, "total"},
+        {{.kind = TW_SCHEDULE_COSINE, .warmup = 5, .total = 4}, 0.1, 0, 0, "warmup 5"},
+        {{.kind = (tw_schedule_kind)7}, 0.1, 0, 0, "schedule kind 7"},
+        {{.warmup = -1}, 0.1, 0, 0, "negative"},
+        {{0}, NAN, 0, 0, "learning_rate"},
+        {{0}, 1e308, 0, 0, "learning_rate"},
+        {{0}, 0.1, INFINITY, 0, "weight_decay"},
+        {{0}, 0.1, 0, INFINITY, "epsilon"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tw_optimizer_options bad = TW_OPTIMIZER_OPTIONS_INIT;
+        bad.schedule = rows[i].schedule;
+        bad.learning_rate = rows[i].rate;
+        bad.weight_decay = rows[i].decay;
+        bad.epsilon = rows[i].epsilon;
+        assert_int_equal(tw_schedule_rate(&bad, 0, &found), TW_ERROR_ARGUMENT);
+        if (!strstr(tw_last_error(), rows[i].says))
+            fail_msg("\"%s\" does not say \"%s\"", tw_last_error(), rows[i].says);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warmup_and_cosine_join),
@@ -114,6 +165,7 @@ int main(void) {
         cmocka_unit_test(steps_drop_after_whole_periods),
         cmocka_unit_test(constant_stays),
         cmocka_unit_test(rates_rise_once_and_fall_once),
+        cmocka_unit_test(options_make_the_same_rates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

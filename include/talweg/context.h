@@ -1,7 +1,8 @@
 /* Talweg: the context owns the device, the memory, the worker threads and the log of everything made from it.
  *
  * Threads: a context and all that was made from it belong to one thread at a time. Contexts are independent
- * of each other; there is no global state. */
+ * of each other; there is no global state. After fork, the child may only destroy what it inherited. Calls expect rounding to
+ * nearest, C's default, and a stack of 64 KiB at least. */
 #ifndef TALWEG_CONTEXT_H
 #define TALWEG_CONTEXT_H
 

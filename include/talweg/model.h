@@ -120,7 +120,7 @@ typedef struct tw_batch_norm_options {
 } tw_batch_norm_options;
 #define TW_BATCH_NORM_OPTIONS_INIT {sizeof(tw_batch_norm_options), NULL, 0, 0, false}
 
-/** y = (x - mean) / sqrt(var + eps) * gamma + beta per channel (Ioffe & Szegedy 2015)   x[N,C,...] -> y[N,C,...].
+/** y = (x - mean) / sqrt(var + eps) * gamma + beta per channel (Ioffe & Szegedy 2015)   x[N,C] or x[N,C,H,W] -> y alike.
  *  Training uses the batch's mean and biased variance and updates running = (1-m) running + m batch, with the unbiased (n-1) variance;
  *  where a channel has one element only (n = 1), the biased variance 0 is used, so that a last batch of one is never fatal.
  *  Parameters "name.weight" (gamma), "name.bias" (beta); buffers "name.running_mean", "name.running_var", "name.num_batches_tracked". */

@@ -2,22 +2,44 @@
 #include "program.h"
 #include "update.h"
 
+#include <float.h>
 #include <math.h>
 
-static tw_status refuse(const char *field, double value, const char *range) {
-    return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s %g is outside %s", field, value, range);
+/* What a number may be; not-a-number never is. */
+typedef struct limit {
+    const char *field;
+    double value, least, most;
+    const char *range;
+} limit;
+
+static double peak_rate(const tw_optimizer_options *o) {
+    const double presets[] = {[TW_SGD] = 0.01, [TW_ADAMW] = 0.001};
+    return o->learning_rate > 0 ? o->learning_rate : presets[o->kind];
+}
+
+static tw_status check_numbers(const tw_optimizer_options *o) {
+    const double below_1 = nextafterf(1, 0);
+    const limit limits[] = {
+        {"learning_rate", o->learning_rate, 0, FLT_MAX, "0 .. finite"},
+        {"momentum", o->momentum, 0, below_1, "[0, 1)"},
+        {"beta1", o->beta1, 0, below_1, "[0, 1)"},
+        {"beta2", o->beta2, 0, below_1, "[0, 1)"},
+        {"epsilon", o->epsilon, 0, 1, "0 .. 1"},
+        {"weight_decay", o->weight_decay, 0, FLT_MAX, "0 .. finite"},
+        {"schedule minimum", o->schedule.minimum, 0, peak_rate(o), "0 .. learning_rate"},
+        {"schedule factor", o->schedule.factor, 0, 1, "0 .. 1"},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (!(limits[i].value >= limits[i].least && limits[i].value <= limits[i].most))
+            return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s %g is outside %s", limits[i].field, limits[i].value,
+                            limits[i].range);
+    return TW_OK;
 }
 
 tw_status twi_optimizer_check(const tw_optimizer_options *o) {
     if (o->kind != TW_SGD && o->kind != TW_ADAMW)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: kind %d is neither TW_SGD nor TW_ADAMW", (int)o->kind);
-    if (!(o->learning_rate >= 0) || isinf(o->learning_rate))
-        return refuse("learning_rate", o->learning_rate, "0 .. finite");
-    if (!(o->momentum >= 0 && o->momentum < 1)) return refuse("momentum", o->momentum, "[0, 1)");
-    if (!(o->beta1 >= 0 && o->beta1 < 1)) return refuse("beta1", o->beta1, "[0, 1)");
-    if (!(o->beta2 >= 0 && o->beta2 < 1)) return refuse("beta2", o->beta2, "[0, 1)");
-    if (!(o->epsilon >= 0)) return refuse("epsilon", o->epsilon, "0 ..");
-    if (!(o->weight_decay >= 0)) return refuse("weight_decay", o->weight_decay, "0 ..");
+    TWI_TRY(check_numbers(o));
     if (o->nesterov && (o->kind != TW_SGD || o->momentum <= 0))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: nesterov needs TW_SGD with momentum above 0");
     const tw_schedule *s = &o->schedule;
@@ -36,9 +58,8 @@ tw_status twi_optimizer_check(const tw_optimizer_options *o) {
 }
 
 void twi_schedule_fill(twi_schedule_attrs *attrs, const tw_optimizer_options *o) {
-    const double presets[] = {[TW_SGD] = 0.01, [TW_ADAMW] = 0.001};
     attrs->kind = o->schedule.kind;
-    attrs->base = o->learning_rate > 0 ? o->learning_rate : presets[o->kind];
+    attrs->base = peak_rate(o);
     attrs->minimum = o->schedule.minimum;
     attrs->warmup = o->schedule.warmup;
     attrs->total = o->schedule.total;

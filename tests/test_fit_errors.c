@@ -1,6 +1,7 @@
 /* What a trainer refuses, and that it works on afterwards. Memory: none taken while training, any of it refused. */
 #include "small_task.h"
 
+#include <limits.h>
 #include <math.h>
 
 #define ADAM \
@@ -29,6 +30,15 @@ static void refuses_options_and_models(void **state) {
         {{.warmup_epochs = NAN}, "warmup_epochs is nan"},
         {{.label_smoothing = 1.5f}, "label_smoothing is 1.5"},
         {{.optimizer = {.momentum = 1}}, "momentum 1"},
+        {{.optimizer = {.schedule = {.warmup = INT64_MAX}}, .warmup_epochs = 1}, "schedule.warmup is 9223372036854775807"},
+        {{.workers = -1}, "tw_trainer_create: workers is -1"},
+        {{.workers = 257}, "workers is 257; give 0 .. 256"},
+        {{.crop_padding = -1}, "tw_trainer_create: crop_padding is -1"},
+        {{.crop_padding = 13}, "tw_trainer_create: crop_padding is 13; give 0 .. 12"},
+        {{.normalization = {17, {0}, {0}}}, "tw_trainer_create: normalization of 17 channels"},
+        {{.normalization = {1, {NAN}, {1}}}, "tw_trainer_create: normalization of channel 0: mean nan"},
+        {{.normalization = {1, {0}, {-1}}}, "deviation -1"},
+        {{.normalization = {2, {0}, {1, 1}}}, "normalization is given for 2 channels, the model's input"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         tw_trainer_options options = refused[i].options;
@@ -45,6 +55,91 @@ static void refuses_options_and_models(void **state) {
     tw_model_destroy(image);
     tw_model_destroy(unbuilt);
     tw_model_destroy(model);
+}
+
+/* An image and something beside it, both of which the output is made from; and a second input that it is not. */
+static void refuses_a_model_with_a_second_input(void **state) {
+    (void)state;
+    tw_model *model;
+    tw_trainer *trainer;
+    for (int used = 0; used < 2; used++) {
+        CHECK_OK(tw_model_create(&model, task_context));
+        tw_value *image = tw_flatten(model, tw_input(model, 1, 2, 2));
+        tw_value *beside = tw_input_shaped(model, "beside", 1, (const int64_t[]){4});
+        tw_value *x = tw_dense(model, used ? tw_add(model, image, beside) : image, 3, NULL);
+        CHECK_OK(tw_model_build(model, tw_relu(model, x), NULL));
+        if (used) {
+            CHECK_FAILS(tw_trainer_create(&trainer, model, NULL), TW_ERROR_ARGUMENT, "needs the input 'beside'");
+            assert_null(trainer);
+        } else {
+            tw_trainer_destroy(trainer_of(model, NULL));
+        }
+        tw_model_destroy(model);
+    }
+}
+
+/* Values of the model's own under the trainer's names: other ops, or the same ones over something else. */
+typedef tw_value *(*own_value_fn)(tw_model *model, tw_value *head, tw_value *labels);
+
+static tw_value *own_loss(tw_model *model, tw_value *head, tw_value *labels) {
+    return tw_cross_entropy(model, head, labels, TW_OPTIONS(cross_entropy, .name = "loss"));
+}
+
+static tw_value *own_smoothed_loss(tw_model *model, tw_value *head, tw_value *labels) {
+    return tw_cross_entropy(model, head, labels, TW_OPTIONS(cross_entropy, .name = "loss_smoothed_0.125"));
+}
+
+static tw_value *own_rank(tw_model *model, tw_value *head, tw_value *labels) {
+    (void)labels;
+    return tw_dense(model, head, 3, TW_OPTIONS(dense, .name = "rank1"));
+}
+
+static tw_value *own_argmax(tw_model *model, tw_value *head, tw_value *labels) {
+    (void)labels;
+    return tw_argmax(model, head);
+}
+
+static tw_value *own_labels(tw_model *model, tw_value *head, tw_value *labels) {
+    (void)labels;
+    return tw_dense(model, head, 3, TW_OPTIONS(dense, .name = "labels"));
+}
+
+static void refuses_names_that_are_taken(void **state) {
+    (void)state;
+    static const struct {
+        own_value_fn make;
+        bool over_output; /* or over another head */
+        const char *says; /* NULL: the very value the trainer would make */
+    } cases[] = {
+        {own_loss, false, "'trainer.loss'"},   {own_loss, true, NULL},
+        {own_smoothed_loss, true, "'trainer.loss_smoothed_0.125'"},
+        {own_rank, true, "'trainer.rank1'"},   {own_labels, true, "'trainer.labels'"},
+        {own_argmax, false, "'trainer.argmax1'"}, {own_argmax, true, NULL},
+    };
+    tw_dataset *data = task_data(task_context, 6, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tw_model *model;
+        tw_trainer *trainer;
+        CHECK_OK(tw_model_create(&model, task_context));
+        tw_value *x = tw_flatten(model, tw_input(model, 1, TASK_SIDE, TASK_SIDE));
+        tw_value *output = tw_dense(model, x, TASK_CLASSES, NULL), *other = tw_dense(model, x, TASK_CLASSES, NULL);
+        tw_scope_begin(model, "trainer");
+        tw_value *labels = cases[i].make == own_labels ? NULL : tw_input_labels(model, "labels");
+        cases[i].make(model, cases[i].over_output ? output : other, labels);
+        tw_scope_end(model);
+        CHECK_OK(tw_model_build(model, output, NULL));
+        const tw_trainer_options options = {sizeof options, .batch = 4, .label_smoothing = 0.125f};
+        if (cases[i].says) {
+            CHECK_FAILS(tw_trainer_create(&trainer, model, &options), TW_ERROR_ARGUMENT, cases[i].says);
+            assert_null(trainer);
+        } else {
+            trainer = trainer_of(model, &options);
+            CHECK_OK(tw_trainer_fit(trainer, data, data));
+            tw_trainer_destroy(trainer);
+        }
+        tw_model_destroy(model);
+    }
+    tw_dataset_destroy(data);
 }
 
 static void refuses_calls_that_come_too_early(void **state) {
@@ -188,6 +283,58 @@ static void training_takes_no_memory(void **state) {
     tw_dataset_destroy(test);
 }
 
+typedef struct endless {
+    uint64_t allocations; /* after the first epoch */
+    int end, refuse;      /* the epochs, in all, after which to stop, and to refuse memory; 0: never */
+} endless;
+
+static bool fail_always(void *user, uint64_t index, size_t bytes) {
+    (void)user, (void)index, (void)bytes;
+    return true;
+}
+
+static bool watch_endless(void *user, const tw_progress *p) {
+    endless *e = user;
+    const uint64_t allocations = tw_context_get_memory(task_context).allocations;
+    if (p->epoch == 0) e->allocations = allocations;
+    if (p->epoch < 1024) assert_int_equal(allocations, e->allocations);
+    if (p->epoch + 1 == e->refuse) tw_context_set_memory_hook(task_context, fail_always, NULL);
+    return p->epoch + 1 == e->end;
+}
+
+/* As many epochs as can be counted stand for "until I stop", in a first fit and in one that goes on. */
+static void endless_fits_grow_their_history(void **state) {
+    (void)state;
+    tw_dataset *data = task_data(task_context, 4, 1);
+    tw_model *model = task_plain_model(task_context, 1);
+    endless e = {.refuse = 1024};
+    tw_history_row row;
+    tw_trainer *trainer = trainer_of(
+        model, TW_OPTIONS(trainer, .epochs = INT_MAX, .batch = 4, .on_epoch = watch_endless, .user = &e));
+    CHECK_FAILS(tw_trainer_fit(trainer, data, NULL), TW_ERROR_OUT_OF_MEMORY, "history");
+    tw_context_set_memory_hook(task_context, NULL, NULL);
+    assert_int_equal(tw_trainer_count_history(trainer), 1024);
+    assert_int_equal(tw_model_get_updates(model), 1024);
+    e = (endless){.end = 1030};
+    CHECK_FAILS(tw_trainer_fit(trainer, data, NULL), TW_STOPPED, "epoch 1030");
+    CHECK_OK(tw_trainer_get_history(trainer, 1029, &row));
+    assert_int_equal(row.epoch, 1030);
+    tw_trainer_destroy(trainer);
+    e = (endless){.end = 2050}; /* in one go, over two doublings */
+    trainer = trainer_of(model,
+                         TW_OPTIONS(trainer, .epochs = INT_MAX, .batch = 4, .on_epoch = watch_endless, .user = &e));
+    CHECK_FAILS(tw_trainer_fit(trainer, data, NULL), TW_STOPPED, "epoch 2050");
+    assert_int_equal(tw_context_get_memory(task_context).allocations, e.allocations + 2);
+    assert_int_equal(tw_trainer_count_history(trainer), 2050);
+    for (int i = 0; i < 2050; i++) {
+        CHECK_OK(tw_trainer_get_history(trainer, i, &row));
+        assert_int_equal(row.epoch, i + 1);
+    }
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(data);
+}
+
 static bool fail_at(void *user, uint64_t index, size_t bytes) {
     (void)bytes;
     return index == *(uint64_t *)user;
@@ -235,11 +382,14 @@ static void any_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         with_context(refuses_options_and_models),
+        with_context(refuses_a_model_with_a_second_input),
+        with_context(refuses_names_that_are_taken),
         with_context(refuses_calls_that_come_too_early),
         with_context(refuses_labels_outside),
         with_context(refuses_samples_that_do_not_fit),
         with_context(a_loss_that_is_not_finite_changes_nothing),
         with_context(training_takes_no_memory),
+        with_context(endless_fits_grow_their_history),
         with_context(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,7 @@ typedef bool (*tw_progress_fn)(void *user, const tw_progress *progress);
 
 typedef struct tw_trainer_options {
     size_t size;
-    int epochs;                     /**< 0: 1 */
+    int epochs;                     /**< 0: 1; INT_MAX: until stopped */
     int batch;                      /**< 0: 64 */
     tw_optimizer_options optimizer; /**< size may stay 0; kind SGD and no momentum by default. schedule.total 0: all updates of fit */
     double warmup_epochs;           /**< adds to schedule.warmup */
@@ -63,14 +63,16 @@ typedef struct tw_trainer_options {
 
 /** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
  *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in
- *  C,H,W order. Errors: STATE, ARGUMENT, SHAPE (the output is not [N, classes]). */
+ *  C,H,W order. Errors: STATE, ARGUMENT (also for a model that needs a second input, or has
+ *  other values under the trainer's names), SHAPE (the output is not [N, classes]). */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_options *options);
 /** Frees a trainer. NULL is fine. */
 TW_API void tw_trainer_destroy(tw_trainer *trainer);
 
 /** Trains for the options' epochs; test may be NULL. Returns TW_OK, TW_STOPPED if a stop was asked for (the model keeps what was learned),
  *  or the first error: LABEL (looked for before the first step: sample, label, classes), NUMERIC (names epoch, step, loss; the step changed
- *  nothing), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY. All memory is taken before the first step.
+ *  nothing), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY. All memory is taken before the first step,
+ *  but for the history's beyond 1024 epochs, which is doubled between epochs as they come: so INT_MAX epochs mean "until I stop".
  *  May be called again: goes on with further epochs, numbered on; an epoch that was broken off is begun again. Learning rates follow the
  *  model's count of updates; where schedule.total is 0, the schedule is spread over the updates done and to come. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test);

@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { DEFAULT_BATCH = 64, PREFETCH_PER_WORKER = 2, MAX_WORKERS = 256, MAX_PREFETCH = 4096 };
+enum { DEFAULT_BATCH = 64, PREFETCH_PER_WORKER = 2, MAX_PREFETCH = 4096 };
 
 typedef struct slot {
     float *images;
@@ -141,9 +141,9 @@ static tw_status settle_options(tw_loader_options *options, int64_t count) {
     if (options->batch < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_loader_create: batch is %d; give at least 1, or 0 for %d",
                         options->batch, DEFAULT_BATCH);
-    if (options->workers < 0 || options->workers > MAX_WORKERS)
+    if (options->workers < 0 || options->workers > TWI_MAX_WORKERS)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_loader_create: workers is %d; give 0 .. %d", options->workers,
-                        MAX_WORKERS);
+                        TWI_MAX_WORKERS);
     if (options->prefetch < 0 || options->prefetch > MAX_PREFETCH)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_loader_create: prefetch is %d; give 0 .. %d", options->prefetch,
                         MAX_PREFETCH);

@@ -108,23 +108,29 @@ void twi_sampler_make(const twi_sampler *sampler, uint64_t epoch, int64_t index,
     }
 }
 
+tw_status twi_normalization_check(const tw_normalization *given) {
+    if (given->channels < 0 || given->channels > TW_MAX_CHANNELS)
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "normalization of %d channels; at most %d can be normalised: leave it out "
+                        "and give the data set normalised samples",
+                        given->channels, TW_MAX_CHANNELS);
+    for (int c = 0; c < given->channels; c++)
+        if (!isfinite(given->mean[c]) || !isfinite(given->deviation[c]) || given->deviation[c] < 0)
+            return TWI_FAIL(TW_ERROR_ARGUMENT,
+                            "normalization of channel %d: mean %g and deviation %g; both must be "
+                            "finite, the deviation not negative",
+                            c, (double)given->mean[c], (double)given->deviation[c]);
+    return TW_OK;
+}
+
 static tw_status check_options(const tw_dataset *dataset, const tw_loader_options *options) {
     const tw_normalization *given = &options->normalization;
     if (given->channels && given->channels != dataset->channels)
         return TWI_FAIL(TW_ERROR_ARGUMENT,
                         "tw_loader_create: normalization is given for %d channels, the data set has %d",
                         given->channels, dataset->channels);
-    if (given->channels < 0 || given->channels > TW_MAX_CHANNELS)
-        return TWI_FAIL(TW_ERROR_ARGUMENT,
-                        "tw_loader_create: normalization of %d channels; at most %d can be normalised: leave it out "
-                        "and give the data set normalised samples",
-                        given->channels, TW_MAX_CHANNELS);
-    for (int c = 0; c < given->channels; c++)
-        if (!isfinite(given->mean[c]) || !isfinite(given->deviation[c]) || given->deviation[c] < 0)
-            return TWI_FAIL(TW_ERROR_ARGUMENT,
-                            "tw_loader_create: normalization of channel %d: mean %g and deviation %g; both must be "
-                            "finite, the deviation not negative",
-                            c, (double)given->mean[c], (double)given->deviation[c]);
+    tw_status status = twi_normalization_check(given);
+    if (status) return twi_fail_within(status, "tw_loader_create");
     int smaller = dataset->height < dataset->width ? dataset->height : dataset->width;
     if (options->crop_padding < 0 || options->crop_padding > smaller)
         return TWI_FAIL(TW_ERROR_ARGUMENT,

@@ -6,6 +6,8 @@
 
 #include "dataset.h"
 
+enum { TWI_MAX_WORKERS = 256 }; /* of a loader */
+
 typedef struct twi_sampler {
     const tw_dataset *dataset;
     uint64_t seed;
@@ -15,6 +17,8 @@ typedef struct twi_sampler {
     float (*table)[256];     /* u8: of each channel, the float of each byte */
 } twi_sampler;
 
+/* Is this a normalisation that any data set could have? Errors: ARGUMENT. */
+tw_status twi_normalization_check(const tw_normalization *normalization);
 /* Errors: ARGUMENT (normalisation that does not fit the data set, padding out of range), OUT_OF_MEMORY. */
 tw_status twi_sampler_init(twi_sampler *sampler, const tw_dataset *dataset, const tw_loader_options *options);
 void twi_sampler_free(twi_sampler *sampler);

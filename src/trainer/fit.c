@@ -1,5 +1,5 @@
 /* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step;
- * from then on nothing is allocated. */
+ * from then on nothing is allocated, but for the history of a very long fit, which grows between epochs. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "trainer.h"
 
@@ -10,6 +10,9 @@
 
 /* What a sample costs in evaluation, as a share of training, until one has been timed: forward, but no backward. */
 static const double evaluation_share = 1.0 / 3;
+
+/* Of the history, made before the first step: how many epochs will really be done nobody knows. */
+enum { ROWS_AT_ONCE = 1024 };
 
 typedef struct spent {
     double seconds;
@@ -146,6 +149,7 @@ static tw_status stopped(const fit *f) {
 
 static tw_status run_epoch(fit *f) {
     tw_progress *p = &f->progress;
+    TWI_TRY(twi_history_reserve(f->trainer, 1)); /* it is there, unless the fit is very long */
     f->epoch_began = now();
     TWI_TRY(train_epoch(f));
     if (p->step < p->steps) return stopped(f);
@@ -188,14 +192,13 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     const tw_trainer_options *o = &trainer->options;
     TWI_TRY(twi_trainer_check_data(trainer, train, true, "the training set"));
     if (test) TWI_TRY(twi_trainer_check_data(trainer, test, true, "the test set"));
-    if (o->epochs > INT_MAX - trainer->history_count)
-        return TWI_FAIL(TW_ERROR_OVERFLOW, "%d epochs done and %d to come are too many to count",
-                        trainer->history_count, o->epochs);
-    f->progress.epoch = trainer->history_count;
-    f->progress.epochs = trainer->history_count + o->epochs;
+    const int done = trainer->history_count, countable = INT_MAX - done;
+    const int epochs = o->epochs < countable ? o->epochs : countable; /* of INT_MAX epochs some may have been done */
+    f->progress.epoch = done;
+    f->progress.epochs = done + epochs;
     f->progress.steps = twi_trainer_count_steps(trainer, train);
     TWI_TRY(measure_normalization(trainer, train));
-    TWI_TRY(twi_history_reserve(trainer, o->epochs));
+    TWI_TRY(twi_history_reserve(trainer, epochs < ROWS_AT_ONCE ? epochs : ROWS_AT_ONCE));
     settle_schedule(trainer, f->progress.steps);
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
     TWI_TRY(twi_feed_open(&f->train, trainer, TWI_USE_TRAIN, train));

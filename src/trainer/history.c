@@ -2,13 +2,16 @@
 #define _POSIX_C_SOURCE 200809L /* uselocale */
 #include "trainer.h"
 
+#include <limits.h>
 #include <locale.h>
 
 tw_status twi_history_reserve(tw_trainer *trainer, int epochs) {
-    const int wanted = trainer->history_count + epochs;
-    if (wanted <= trainer->history_capacity) return TW_OK;
-    TWI_TRY(twi_grow(trainer->memory, &trainer->history, (size_t)wanted, sizeof *trainer->history, "history"));
-    trainer->history_capacity = wanted;
+    const int wanted = trainer->history_count + epochs, capacity = trainer->history_capacity;
+    if (wanted <= capacity) return TW_OK;
+    const int doubled = capacity > INT_MAX / 2 ? INT_MAX : 2 * capacity;
+    const int grown = wanted > doubled ? wanted : doubled;
+    TWI_TRY(twi_grow(trainer->memory, &trainer->history, (size_t)grown, sizeof *trainer->history, "history"));
+    trainer->history_capacity = grown;
     return TW_OK;
 }
 

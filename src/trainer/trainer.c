@@ -1,37 +1,13 @@
 /* The trainer as an object: its options, and what it adds to the model's graph. */
 #include "trainer.h"
+#include "backend/attrs.h"
 #include "base/options.h"
 #include "program/model.h"
-#include "program/update.h"
 
-#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { DEFAULT_BATCH = 64, DEFAULT_EVALUATION_BATCH = 256 };
-
-static tw_status refuse(const char *field, double value, const char *range) {
-    return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: %s is %g; give %s", field, value, range);
-}
-
-static tw_status refuse_count(const char *field, int value, const char *range) {
-    return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: %s is %d; give %s", field, value, range);
-}
-
-static tw_status check_options(const tw_trainer_options *o) {
-    if (o->epochs < 0) return refuse_count("epochs", o->epochs, "at least 1, or 0 for 1");
-    if (o->batch < 0) return refuse_count("batch", o->batch, "at least 1, or 0 for 64");
-    if (o->evaluation_batch < 0)
-        return refuse_count("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
-    if (o->evaluate_every < 0) return refuse_count("evaluate_every", o->evaluate_every, "at least 1 epoch, or 0 for 1");
-    if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6))
-        return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");
-    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
-        return refuse("label_smoothing", (double)o->label_smoothing, "0 .. 1");
-    tw_optimizer_options optimizer = o->optimizer;
-    if (!optimizer.schedule.total) optimizer.schedule.total = INT64_MAX; /* fit knows how many updates there will be */
-    tw_status status = twi_optimizer_check(&optimizer);
-    return status ? twi_fail_within(status, "tw_trainer_create") : TW_OK;
-}
 
 static void fill_defaults(tw_trainer_options *o, const tw_model *model) {
     if (!o->epochs) o->epochs = 1;
@@ -43,47 +19,76 @@ static void fill_defaults(tw_trainer_options *o, const tw_model *model) {
     o->optimizer.size = sizeof o->optimizer;
 }
 
-static tw_status check_model(tw_model *model) {
-    const tw_value *output = tw_model_get_output(model);
-    char shape[TWI_SHAPE_TEXT];
-    if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_trainer_create: build the model first (tw_model_build)");
-    TWI_TRY(twi_graph_status(&model->graph));
-    if (!tw_model_get_input(model))
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: the model has no input to feed; make one with tw_input");
-    if (output->shape.rank != 2 || !output->batched)
-        return TWI_FAIL(TW_ERROR_SHAPE,
-                        "tw_trainer_create: the model's output '%s' is %s; a classifier's output are logits [N, "
-                        "classes]: end it with tw_dense",
-                        output->name, twi_shape_text(&output->shape, shape));
-    return TW_OK;
-}
-
 /* ---- what is added to the graph: once for all trainers of a model, found again by name ---- */
 
 #define SCOPE "trainer"
 
-static tw_value *loss_of(tw_trainer *trainer, float smoothing) {
-    char name[32] = "loss", full[sizeof SCOPE + sizeof name];
-    if (smoothing > 0) snprintf(name, sizeof name, "loss_smoothed_%.9g", (double)smoothing);
+enum { NAME_ROOM = 32 };
+
+/* What has the name: NULL if there is none yet. Anything but what the trainer itself would make is refused. */
+static tw_value *find_own(tw_trainer *trainer, const char *name, bool (*is_own)(const tw_trainer *, const tw_value *)) {
+    char full[sizeof SCOPE + NAME_ROOM];
     snprintf(full, sizeof full, SCOPE ".%s", name);
-    tw_value *found = tw_model_find(trainer->model, full);
+    tw_value *value = tw_model_find(trainer->model, full);
+    if (!value || is_own(trainer, value)) return value;
+    return twi_graph_fail(&trainer->model->graph,
+                          TWI_FAIL(TW_ERROR_ARGUMENT,
+                                   "tw_trainer_create: '%s' is something else in this model, but the trainer's own "
+                                   "values have such names: give it a name that does not begin with '" SCOPE ".'",
+                                   full));
+}
+
+static bool is_made_by(const tw_trainer *trainer, const tw_value *value, const char *op) {
+    const twi_node *node = value->producer;
+    return value->kind == TWI_VALUE_RESULT && strcmp(node->op->name, op) == 0 && value->output == 0 &&
+           node->input[0] == tw_model_get_output(trainer->model) &&
+           (node->input_count < 2 || node->input[1] == trainer->labels);
+}
+
+static bool is_labels(const tw_trainer *trainer, const tw_value *value) {
+    return value->kind == TWI_VALUE_INPUT && value->store == TWI_I32 && value->shape.rank == 1 && value->batched &&
+           value != trainer->input;
+}
+
+static bool is_rank(const tw_trainer *trainer, const tw_value *value) {
+    return is_made_by(trainer, value, "class_rank");
+}
+
+static bool is_argmax(const tw_trainer *trainer, const tw_value *value) { return is_made_by(trainer, value, "argmax"); }
+
+static bool smooths(const tw_trainer *trainer, const tw_value *value, float smoothing) {
+    if (!is_made_by(trainer, value, "cross_entropy")) return false;
+    const twi_cross_entropy_attrs *attrs = value->producer->attrs;
+    return attrs->label_smoothing == smoothing;
+}
+
+static bool is_plain_loss(const tw_trainer *trainer, const tw_value *value) { return smooths(trainer, value, 0); }
+
+static bool is_smoothed_loss(const tw_trainer *trainer, const tw_value *value) {
+    return smooths(trainer, value, trainer->options.label_smoothing);
+}
+
+static tw_value *loss_of(tw_trainer *trainer, float smoothing) {
+    char name[NAME_ROOM] = "loss";
+    if (smoothing > 0) snprintf(name, sizeof name, "loss_smoothed_%.9g", (double)smoothing);
+    tw_value *own = find_own(trainer, name, smoothing > 0 ? is_smoothed_loss : is_plain_loss);
     tw_value *logits = tw_model_get_output(trainer->model);
-    return found ? found
-                 : tw_cross_entropy(trainer->model, logits, trainer->labels,
-                                    TW_OPTIONS(cross_entropy, .name = name, .label_smoothing = smoothing));
+    return own ? own
+               : tw_cross_entropy(trainer->model, logits, trainer->labels,
+                                  TW_OPTIONS(cross_entropy, .name = name, .label_smoothing = smoothing));
 }
 
 static void add_measures(tw_trainer *trainer) {
     tw_model *model = trainer->model;
     tw_value *logits = tw_model_get_output(model);
     tw_scope_begin(model, SCOPE);
-    trainer->labels = tw_model_find(model, SCOPE ".labels");
+    trainer->labels = find_own(trainer, "labels", is_labels);
     if (!trainer->labels) trainer->labels = tw_input_labels(model, "labels");
     trainer->plain_loss = loss_of(trainer, 0);
     trainer->loss = loss_of(trainer, trainer->options.label_smoothing);
-    trainer->rank = tw_model_find(model, SCOPE ".rank1");
+    trainer->rank = find_own(trainer, "rank1", is_rank);
     if (!trainer->rank) trainer->rank = tw_class_rank(model, logits, trainer->labels);
-    trainer->argmax = tw_model_find(model, SCOPE ".argmax1");
+    trainer->argmax = find_own(trainer, "argmax1", is_argmax);
     if (!trainer->argmax) trainer->argmax = tw_argmax(model, logits);
     tw_scope_end(model);
 }
@@ -106,8 +111,7 @@ tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: model is NULL");
     tw_trainer_options chosen;
     TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_trainer_create"));
-    TWI_TRY(check_options(&chosen));
-    TWI_TRY(check_model(model));
+    TWI_TRY(twi_trainer_check(model, &chosen));
     twi_memory *memory = tw_model_get_context(model)->memory;
     tw_trainer *trainer;
     TWI_TRY(twi_get(memory, &trainer, 1, sizeof *trainer, "trainer"));

@@ -1,4 +1,5 @@
-/* The inside of a trainer, as its files share it: trainer.c makes the object, programs.c keeps its programs, feed.c
+/* The inside of a trainer, as its files share it: trainer.c makes the object, trainer_check.c
+ * sees to it that it can, programs.c keeps its programs, feed.c
  * brings data to them, fit.c trains, evaluate.c measures and predicts, history.c and curve.c write it down. */
 #ifndef TWI_TRAINER_TRAINER_H
 #define TWI_TRAINER_TRAINER_H
@@ -44,6 +45,11 @@ struct tw_trainer {
     bool fitting;
     atomic_bool stop; /* written by signal handlers and other threads */
 };
+
+/* ---- trainer_check.c ---- */
+
+/* Will these options and this model do? Errors: STATE, ARGUMENT, SHAPE. */
+tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *options);
 
 /* ---- programs.c ---- */
 
@@ -99,7 +105,7 @@ tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out);
 
 /* ---- history.c ---- */
 
-/* Room for `epochs` further rows, so that fit allocates nothing between its epochs. */
+/* Room for `epochs` further rows; what is too small is doubled at least. */
 tw_status twi_history_reserve(tw_trainer *trainer, int epochs);
 void twi_history_add(tw_trainer *trainer, const tw_history_row *row);
 /* Writes a file through `write`, with numbers as the C locale writes them, whatever the program's locale is. */

@@ -11,9 +11,10 @@
 enum { SIDE = 8, PIXELS = SIDE * SIDE, SHOWN = 3 };
 
 static const char usage[] =
-    "usage: predict MODEL [--help]\n"
+    "usage: predict MODEL [--seed N] [--help]\n"
     "\n"
-    "  MODEL  what the digits program saved, build/digits/digits.safetensors after quickstart.sh\n";
+    "  MODEL     what the digits program saved, build/digits/digits.safetensors after quickstart.sh\n"
+    "  --seed N  which test images are shown (default: 0)\n";
 
 /* A weights file holds no graph: the network is that of digits.c, with the names that its weights have there. */
 static tw_value *network(tw_model *model) {
@@ -43,10 +44,14 @@ static void show(const uint8_t *pixels, int predicted, int label) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option names[] = {{"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    int option = getopt_long(argc, argv, "h", names, NULL);
-    if (option == 'h') return fputs(usage, stdout) < 0;
-    if (option != -1 || optind == argc) return fputs(usage, stderr), 2;
+    static const struct option names[] = {{"seed", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    uint64_t seed = 0;
+    for (int option; (option = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
+        if (option == 's') seed = number("seed", optarg, 0, UINT64_MAX);
+        if (option == 'h') return fputs(usage, stdout) < 0;
+        if (option == '?') return fputs(usage, stderr), 2;
+    }
+    if (optind == argc) return fputs(usage, stderr), 2;
     if (optind < argc - 1) refuse_argument(argv[optind + 1]);
     tw_context *context;
     tw_dataset *test;
@@ -65,7 +70,10 @@ int main(int argc, char **argv) {
     check(tw_trainer_predict(trainer, test, classes));
     const uint8_t *images = tw_dataset_get_images(test);
     const int32_t *labels = tw_dataset_get_labels(test);
-    for (int i = 0; i < SHOWN; i++) show(images + i * PIXELS, classes[i], labels[i]);
+    for (uint64_t i = 0; i < SHOWN; i++) {
+        uint64_t shown = (seed % (uint64_t)count * SHOWN + i) % (uint64_t)count;
+        show(images + shown * PIXELS, classes[shown], labels[shown]);
+    }
     for (int i = 0; i < count; i++) right += classes[i] == labels[i];
     printf("test accuracy %.2f %%\n", 100.0 * right / count);
 

@@ -3,6 +3,18 @@
 
 #include <string.h>
 
+/* Bytes of a sample and of the whole, whatever the layout. */
+static tw_status measure(const tw_program *program, twi_buffer *buffer) {
+    TWI_TRY(twi_shape_check(&buffer->shape, buffer->name));
+    int64_t sample = buffer->batched ? twi_shape_count_from(&buffer->shape, 1) : twi_shape_count(&buffer->shape);
+    if (buffer->store == TWI_BITS)
+        buffer->sample_bytes = (size_t)twi_bits_bytes(sample);
+    else
+        buffer->sample_bytes = (size_t)sample * twi_program_store_size(program, buffer->store);
+    return twi_mul_size(&buffer->bytes, buffer->sample_bytes, buffer->batched ? (size_t)buffer->shape.dim[0] : 1,
+                        buffer->name);
+}
+
 tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index) {
     if (program->buffer_count == program->buffer_capacity) {
         int grown = program->buffer_capacity ? 2 * program->buffer_capacity : 128;
@@ -10,9 +22,11 @@ tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, 
                          "program buffers"));
         program->buffer_capacity = grown;
     }
+    twi_buffer *added = &program->buffer[program->buffer_count];
+    *added = *buffer;
+    added->alias = added->over = -1;
+    TWI_TRY(measure(program, added));
     *index = program->buffer_count++;
-    program->buffer[*index] = *buffer;
-    program->buffer[*index].alias = program->buffer[*index].over = -1;
     return TW_OK;
 }
 

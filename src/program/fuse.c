@@ -100,8 +100,6 @@ static tw_status add_mask(tw_program *program, int like, int *index) {
     mask.source = TWI_SOURCE_ARENA;
     mask.pinned = false;
     mask.parameter = -1;
-    mask.sample_bytes = (size_t)twi_bits_bytes(twi_shape_count_from(&mask.shape, 1));
-    TWI_TRY(twi_mul_size(&mask.bytes, mask.sample_bytes, (size_t)mask.shape.dim[0], mask.name));
     return twi_program_add_buffer(program, &mask, index);
 }
 

@@ -1,4 +1,4 @@
-/* Gives every buffer its memory order and size: images N,H,W,C, parameters the store's canonical order, everything else
+/* Gives every buffer its memory order: images N,H,W,C, parameters the store's canonical order, everything else
  * row-major. Copies that then move nothing (flatten after global pooling) become views. */
 #include "program.h"
 
@@ -11,21 +11,13 @@ static void channels_last(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
     stride[0] = stride[2] * shape->dim[2];
 }
 
-static tw_status lay_out(const tw_program *program, twi_buffer *buffer) {
-    TWI_TRY(twi_shape_check(&buffer->shape, buffer->name));
+static void lay_out(twi_buffer *buffer) {
     if (buffer->parameter >= 0)
         twi_store_strides(&buffer->shape, buffer->stride);
     else if (buffer->batched && buffer->shape.rank == 4)
         channels_last(&buffer->shape, buffer->stride);
     else
         twi_shape_row_major(&buffer->shape, buffer->stride);
-    int64_t sample = buffer->batched ? twi_shape_count_from(&buffer->shape, 1) : twi_shape_count(&buffer->shape);
-    if (buffer->store == TWI_BITS)
-        buffer->sample_bytes = (size_t)twi_bits_bytes(sample);
-    else
-        buffer->sample_bytes = (size_t)sample * twi_program_store_size(program, buffer->store);
-    return twi_mul_size(&buffer->bytes, buffer->sample_bytes, buffer->batched ? (size_t)buffer->shape.dim[0] : 1,
-                        buffer->name);
 }
 
 /* A copy between two orders that agree is a view; what is read from outside keeps memory of its own. */
@@ -38,7 +30,7 @@ static bool moves_nothing(const tw_program *program, const twi_step *step) {
 }
 
 tw_status twi_pass_layout(tw_program *program) {
-    for (int i = 0; i < program->buffer_count; i++) TWI_TRY(lay_out(program, &program->buffer[i]));
+    for (int i = 0; i < program->buffer_count; i++) lay_out(&program->buffer[i]);
     const twi_kernel *copy;
     TWI_TRY(twi_program_kernel(program, "reshape.copy", &copy));
     for (int i = 0; i < program->step_count; i++) {

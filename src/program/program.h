@@ -20,13 +20,13 @@ typedef struct twi_buffer {
     uint8_t store;  /* twi_store_kind */
     uint8_t source; /* twi_source */
     bool batched;
+    size_t bytes, sample_bytes;
     bool pinned;       /* fed or read from outside: lives through the whole run */
     int parameter;     /* VALUES, GRADIENT, SHADOW */
     void *const *flat; /* FLAT: the store's field */
     int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
     /* layout pass */
     int64_t stride[TW_MAX_RANK];
-    size_t bytes, sample_bytes;
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */

@@ -16,6 +16,7 @@ typedef struct settings {
     const char *model, *mode, *optimizer, *data;
     int batch, threads, windows;
     double seconds, warmup, rate;
+    uint64_t seed;
     bool explain;
 } settings;
 
@@ -128,7 +129,7 @@ static void start(bench *b) {
     b->logits = w->net(b->model, b->input);
     b->labels = tw_input_labels(b->model, "labels");
     tw_loss loss = {tw_cross_entropy(b->model, b->logits, b->labels, NULL), 1};
-    check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = 1)), "build");
+    check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = b->set.seed)), "build");
     tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
     options.train = train;
     options.losses = &loss;
@@ -243,6 +244,7 @@ static const char usage[] =
     "  --windows N       parts of that time, 1 to 100 (default: 10)\n"
     "  --opt OPTIMIZER   sgd (momentum 0.9) or adamw (default: sgd)\n"
     "  --lr RATE         the learning rate (default: 0.01)\n"
+    "  --seed N          of the initial weights (default: 1)\n"
     "  --data KIND       resident: ready batches; u8: random bytes, gathered and normalised anew for every step\n"
     "                    (default: resident)\n"
     "  --explain         print the planned steps first\n"
@@ -281,11 +283,11 @@ static settings parse(int argc, char **argv) {
     static const struct option options[] = {
         {"model", 1, NULL, 'm'},   {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},   {"threads", 1, NULL, 't'},
         {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'}, {"opt", 1, NULL, 'p'},
-        {"lr", 1, NULL, 'l'},      {"data", 1, NULL, 'd'},   {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"seed", 1, NULL, 'r'},    {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},    {"explain", 0, NULL, 'e'},
+        {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
     static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
                              *const kinds[] = {"resident", "u8", NULL};
-    settings set = {"lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, false};
+    settings set = {"lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, 1, false};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'm')
             set.model = optarg;
@@ -307,6 +309,8 @@ static settings parse(int argc, char **argv) {
             set.data = choice(optarg, kinds, "--data is neither resident nor u8");
         else if (c == 'l')
             set.rate = real(optarg, 1e-30, 1e30, "--lr is not a number above 0");
+        else if (c == 'r')
+            set.seed = (uint64_t)whole(optarg, 0, INT32_MAX, "--seed is not a whole number from 0 to 2147483647");
         else if (c == 'e')
             set.explain = true;
         else {

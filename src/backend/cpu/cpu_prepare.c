@@ -11,6 +11,8 @@
 #define PIECE_BYTES ((size_t)64 << 10)
 /* What one worker is guessed to do, to tell tiny runs from others. */
 #define FLOPS_A_NANOSECOND 20.0
+/* Chunks or parts that take less in all are not worth handing out: worker 0 does them. */
+#define SHARED_NANOSECONDS 2000
 #define BYTES_A_NANOSECOND 10.0
 
 typedef struct binding {
@@ -230,7 +232,8 @@ static twi_cpu_phase *add_phase(binding *b, const twi_cpu_segment *segment, twi_
 }
 
 static void add_group_phases(binding *b, twi_cpu_segment *segment, int first_finish) {
-    add_phase(b, segment, twi_cpu_run_group, 0, segment->groups);
+    twi_cpu_phase *chunks = add_phase(b, segment, twi_cpu_run_group, 0, segment->groups);
+    chunks->alone = chunks->alone || segment->nanoseconds < SHARED_NANOSECONDS;
     size_t bytes = 0;
     int first_piece = b->pieces;
     for (int s = segment->first_step; s < segment->first_step + segment->step_count && segment->groups > 1; s++) {
@@ -256,7 +259,9 @@ static void add_range_phase(binding *b, twi_cpu_segment *segment) {
     segment->range = step->kernel->range(&step->whole);
     segment->grain = step->kernel->grain > 0 ? step->kernel->grain : 1;
     int64_t grains = (segment->range + segment->grain - 1) / segment->grain;
-    add_phase(b, segment, twi_cpu_run_range, 0, grains < RANGE_PARTS ? (int)grains : RANGE_PARTS);
+    twi_cpu_phase *parts =
+        add_phase(b, segment, twi_cpu_run_range, 0, grains < RANGE_PARTS ? (int)grains : RANGE_PARTS);
+    parts->alone = parts->alone || segment->nanoseconds < SHARED_NANOSECONDS;
 }
 
 static void bind_segment(binding *b, int index) {

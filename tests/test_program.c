@@ -1,47 +1,11 @@
 /* The passes: what fusion makes of real nets, that the memory plan never lets two living buffers meet, what a run refuses.
  * Values are the business of test_ops.c and test_trajectories.c. */
-#include "check.h"
-#include "program/program.h"
-#include <talweg/talweg.h>
+#include "program_net.h"
 
 #include <math.h>
 #include <stdio.h>
 
-typedef struct net {
-    tw_context *context;
-    tw_model *model;
-    tw_value *x, *labels, *logits;
-    tw_loss loss;
-} net;
-
-static void open_net(net *n, tw_value *(*build)(tw_model *, tw_value *), int channels, int side) {
-    CHECK_OK(tw_context_create(&n->context, "cpu", TW_OPTIONS(context, .threads = 2)));
-    CHECK_OK(tw_model_create(&n->model, n->context));
-    n->x = tw_input(n->model, channels, side, side);
-    n->labels = tw_input_labels(n->model, NULL);
-    n->logits = build(n->model, n->x);
-    n->loss = (tw_loss){tw_cross_entropy(n->model, n->logits, n->labels, NULL), 1};
-    CHECK_OK(tw_model_build(n->model, n->logits, TW_OPTIONS(model, .seed = 1)));
-}
-
-static void close_net(net *n) {
-    tw_model_destroy(n->model);
-    tw_context_destroy(n->context);
-}
-
-static tw_program *make(net *n, int64_t batch, bool no_fusion) {
-    tw_program *program;
-    tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
-    sgd.momentum = 0.9f;
-    CHECK_OK(tw_program_create(&program, n->model, batch,
-                               TW_OPTIONS(program, .train = true, .losses = &n->loss, .loss_count = 1,
-                                          .outputs = &n->logits, .output_count = 1, .optimizer = &sgd,
-                                          .no_fusion = no_fusion, .record_passes = true)));
-    return program;
-}
-
 static tw_value *lenet5(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
-static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
 /* Sums that fusion must not take apart wrongly: one normalised value twice, one masked gradient twice, a view as reader. */
 static tw_value *norm_twice(tw_model *model, tw_value *x) {
     tw_value *n = tw_batch_norm(model, x, NULL);
@@ -334,8 +298,8 @@ static void test_dumps(void **state) {
     net n;
     open_net(&n, lenet5, 1, 28);
     tw_program *program = make(&n, 16, false);
-    static const char *const says[] = {"MFLOP", "relu.backward", "fusion saves",
-                                       "in chunks of",  "specification", "arena"};
+    static const char *const says[] = {"MFLOP",        "relu.backward", "fusion saves",
+                                       "in chunks of", "specification", "arena"};
     for (int pass = TW_PASS_LOWER; pass <= TW_PASS_MEMORY; pass++) {
         const char *text = tw_program_dump(program, (tw_pass)pass);
         assert_non_null(text);

@@ -34,7 +34,8 @@ typedef struct tw_context_options {
 } tw_context_options;
 #define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL}
 
-/** Opens a device: "cpu", or "auto" (the best there is; logs why when it is the CPU). The caller owns *out.
+/** Opens a device: "cpu", or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu" does, takes no
+ *  memory for activations, and refuses to run. The caller owns *out.
  *  Errors: TW_ERROR_DEVICE for a device that is not there (the text names what is missing). */
 TW_API TW_WARN_UNUSED tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options);
 

@@ -42,6 +42,10 @@ TW_API void tw_program_destroy(tw_program *program);
 /** The batch size it was compiled for. */
 TW_API int64_t tw_program_get_batch(const tw_program *program);
 
+/** A fingerprint of the realised plan: kernels, implementations, their order, chunks and groups. Equal hashes on the same kind of machine and
+ *  with the same library versions mean the same bits from the same seed. 0 for NULL. */
+TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
+
 /** Feeds an input value: the whole batch, row-major in logical N,C,H,W order. Inputs take f32, f16, bf16 or u8; labels i32, i64 or u8.
  *  count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);

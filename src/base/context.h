@@ -11,6 +11,8 @@ struct tw_context {
     twi_pool *pool;
     twi_log log;
     const struct twi_backend *backend; /* the table of functions of src/backend/backend.h */
+    struct twi_registry *own_registry;   /* the built-in ops and a user's; NULL while there are none of a user's */
+    bool plans_only;                     /* opened on "plan:...": builds and plans, and refuses to run */
     const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
     void *device;                      /* the back end's own state for this context */
     char device_name[32];

@@ -141,13 +141,18 @@ struct twi_op {
     const char *fused;         /* kernel that must appear when a case is compiled with fusion (fused ops); NULL: none */
 };
 
-/* The ops of a context: those of ops.def, in float or, for the double checks, in double. */
+/* The ops of a context: those of ops.def, in float or, for the double checks, in double; and a user's. */
 typedef struct twi_registry {
     const twi_op *const *ops; /* ends with NULL */
     size_t real_size;         /* bytes of tw_real in its specification loops: 4, or 8 for the double table of the tests */
 } twi_registry;
 
 extern const twi_registry TWI_NAME(twi_registry_builtin);
+
+/* Adds a user's op, which must outlive the context, to the ops that models of this context are made of. Errors: ARGUMENT if the
+ * name of the op or of one of its kernels is taken. */
+struct tw_context;
+tw_status twi_registry_add(struct tw_context *context, const twi_op *op);
 
 const twi_op *twi_registry_find(const twi_registry *registry, const char *op_name);
 const twi_kernel *twi_registry_find_kernel(const twi_registry *registry, const char *kernel_name);

@@ -14,8 +14,10 @@ typedef struct device_name {
 static const device_name devices[] = {{"cpu", &twi_backend_cpu}};
 
 static tw_status open_device(tw_context *context, const char *device) {
-    const char *wanted = device;
-    if (strcmp(device, "auto") == 0) {
+    static const char plan[] = "plan:"; /* builds and plans for the device behind it, and refuses to run */
+    context->plans_only = strncmp(device, plan, sizeof plan - 1) == 0;
+    const char *wanted = context->plans_only ? device + sizeof plan - 1 : device;
+    if (strcmp(wanted, "auto") == 0) {
         wanted = devices[0].name;
         twi_log_line(&context->log, TW_LOG_INFO, "device: cpu (this build has no other back end)");
     }
@@ -23,11 +25,14 @@ static tw_status open_device(tw_context *context, const char *device) {
         if (strcmp(wanted, devices[i].name) != 0) continue;
         context->backend = devices[i].backend;
         context->registry = &twi_registry_builtin;
-        snprintf(context->device_name, sizeof context->device_name, "%s", devices[i].name);
+        snprintf(context->device_name, sizeof context->device_name, "%s%s", context->plans_only ? plan : "",
+                 devices[i].name);
         return context->backend->open(context, &context->device);
     }
     return TWI_FAIL(TW_ERROR_DEVICE,
-                    "tw_context_create: there is no device '%s' here; this build knows \"auto\" and \"cpu\"", device);
+                    "tw_context_create: there is no device '%s' here; this build knows \"auto\" and \"cpu\", and "
+                    "\"plan:cpu\" to plan without running",
+                    device);
 }
 
 tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options) {
@@ -48,5 +53,6 @@ tw_status tw_context_create(tw_context **out, const char *device, const tw_conte
 void tw_context_destroy(tw_context *context) {
     if (!context) return;
     context->backend->close(context, context->device);
+    twi_put(context->memory, context->own_registry);
     twi_context_close(context);
 }

@@ -98,7 +98,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(twi_pass_choose(program));
     TWI_TRY(record(program, TW_PASS_CHOOSE));
     TWI_TRY(twi_pass_memory_plan(program));
-    return share_arena(program);
+    return twi_program_context(program)->plans_only ? TW_OK : share_arena(program);
 }
 
 static tw_status start(tw_program *program, const tw_program_options *options) {
@@ -172,6 +172,28 @@ void tw_program_destroy(tw_program *program) {
                            program->gradient_buffer, program->loss, program->fed};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
     twi_put(memory, program);
+}
+
+/* FNV-1a over what decides a run's bits: kernels, implementations, order, chunks, groups and places. */
+static void mix(uint64_t *hash, const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) *hash = (*hash ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
+}
+
+uint64_t tw_program_get_plan_hash(const tw_program *program) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    if (!program) return 0;
+    for (int i = 0; i < program->step_count; i++) {
+        const twi_step *step = &program->step[i];
+        mix(&hash, step->kernel->name, strlen(step->kernel->name) + 1);
+        mix(&hash, step->choice.implementation, strlen(step->choice.implementation) + 1);
+        for (int o = 0; o < step->kernel->operand_count; o++) mix(&hash, &step->operand[o], sizeof step->operand[o]);
+    }
+    for (int i = 0; i < program->segment_count; i++) {
+        const twi_segment *segment = &program->segment[i];
+        const int64_t cut[] = {segment->first_step, segment->samples, segment->chunk, segment->groups};
+        mix(&hash, cut, sizeof cut);
+    }
+    return hash;
 }
 
 int64_t tw_program_get_batch(const tw_program *program) { return program ? program->batch : 0; }

@@ -42,6 +42,8 @@ tw_status twi_program_write_dump(tw_program *program, tw_pass pass) {
     twi_text text;
     char *taken, arena[TWI_QUANTITY_TEXT], worker[TWI_QUANTITY_TEXT];
     twi_text_init(&text, twi_program_context(program)->memory);
+    if (pass == TW_PASS_MEMORY)
+        twi_text_add(&text, "plan %016llx\n", (unsigned long long)tw_program_get_plan_hash(program));
     twi_text_add(&text, "pass %s: batch %lld, %s, %d steps\n", names[pass], (long long)program->batch,
                  program->train ? "train" : "infer", program->step_count);
     if (pass == TW_PASS_FUSE)

@@ -14,7 +14,15 @@ static void take_arena(tw_program *program) {
     memset(program->fed, 0, (size_t)program->value_count * sizeof *program->fed);
 }
 
+static tw_status check_runs(const tw_program *program, const char *function) {
+    const tw_context *context = program->model->context;
+    if (!context->plans_only) return TW_OK;
+    return TWI_FAIL(TW_ERROR_STATE, "%s: the context was opened on \"%s\", to plan only; open it on \"%s\" to run",
+                    function, context->device_name, context->backend->name);
+}
+
 static tw_status check_fed(tw_program *program, const char *function) {
+    TWI_TRY(check_runs(program, function));
     bool held = program->model->arena_user == program;
     for (int v = 0; v < program->value_count; v++) {
         const tw_value *value = program->model->graph.value[v];
@@ -134,6 +142,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, "tw_program_write", &buffer));
     if (value->kind != TWI_VALUE_INPUT)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
+    TWI_TRY(check_runs(program, "tw_program_write"));
     bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
          fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
     if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
@@ -159,6 +168,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
     tw_context *context = twi_program_context(program);
     int buffer = program->value_buffer[value->id];
+    TWI_TRY(check_runs(program, "feed"));
     take_arena(program);
     program->fed[value->id] = true;
     return buffer < 0 ? TW_OK

@@ -1,5 +1,5 @@
-/* The safetensors format (an 8-byte little-endian header length, a JSON header, the tensors' bytes): reading the header
- * without believing it, and writing. Says nothing of models. */
+/* The safetensors format (an 8-byte little-endian header length, a JSON header, the tensors' bytes): reading it
+ * without believing its header, and the names of its types. Writing is in weights_file.c. Says nothing of models. */
 #ifndef TWI_IO_SAFETENSORS_H
 #define TWI_IO_SAFETENSORS_H
 

@@ -7,11 +7,15 @@
 
 typedef struct twi_backend {
     const char *name; /* "cpu" */
+    bool host_memory; /* device memory is the host's own: it may be written and read in place, and host arrays may be borrowed */
     bool chunked;     /* runs segments chunk by chunk on workers; otherwise such steps are segments of their own */
 
     /* Device of a context. close(NULL) is fine. */
     tw_status (*open)(tw_context *context, void **out);
     void (*close)(tw_context *context, void *device);
+
+    /* How many workers want scratch of their own. */
+    int (*workers)(const tw_context *context);
 
     /* Device memory, zeroed and aligned to 256 bytes at least. put(NULL) is fine. */
     tw_status (*get)(tw_context *context, void **out, size_t bytes, const char *what);

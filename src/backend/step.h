@@ -5,7 +5,14 @@
 #define TWI_BACKEND_STEP_H
 
 #include "base/shape.h"
+
+/* CUDA sources are C++ and see the same structs; there a fault word is changed by the device's own atomic functions. */
+#ifdef __cplusplus
+#define TWI_ATOMIC(type) type
+#else
 #include <stdatomic.h>
+#define TWI_ATOMIC(type) _Atomic type
+#endif
 
 /* The element type of the specification loops. The op files are compiled once with float (the library) and once more with
  * double (the tests, TWI_REAL_DOUBLE), where every symbol made with TWI_NAME gets a suffix. */
@@ -57,8 +64,8 @@ typedef struct twi_operand {
 
 /* Why a step refused: written by kernels, read by the runner after the program; persistent state commits only while code is 0. */
 typedef struct twi_fault {
-    _Atomic uint32_t lock;
-    _Atomic int32_t code; /* tw_status */
+    TWI_ATOMIC(uint32_t) lock;
+    TWI_ATOMIC(int32_t) code; /* tw_status */
     int32_t node;         /* index of the graph node */
     int64_t sample;       /* position in the effective batch; the smallest one wins */
     double value;         /* what was found there, e.g. the label */
@@ -80,12 +87,14 @@ typedef struct twi_control {
     twi_fault fault;
 } twi_control;
 
+#ifndef __cplusplus
 /* Records a fault; of several the one with the smallest sample stays, so that the report does not depend on threads. */
 void twi_fault_raise(twi_control *control, tw_status code, int32_t node, int64_t sample, double value);
 /* Is the run faulty? Then steps that change persistent state do nothing. */
 static inline bool twi_fault_raised(twi_control *control) {
     return atomic_load_explicit(&control->fault.code, memory_order_acquire) != 0;
 }
+#endif
 
 typedef struct twi_call {
     const void *attrs;     /* the op's attribute struct */
@@ -204,6 +213,7 @@ typedef struct twi_plan {
     int step_count;
     twi_segment *segment;
     int segment_count;
+    int update_segment;  /* the first of the update; segment_count: none */
     size_t arena_bytes;  /* activations, shared workspaces, partial sums */
     size_t worker_bytes; /* local buffers (at offset 0) and scratch (from scratch_offset) of one worker */
     size_t scratch_offset;

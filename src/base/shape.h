@@ -4,6 +4,10 @@
 
 #include "status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct twi_shape {
     int rank;
     int64_t dim[TW_MAX_RANK];
@@ -24,4 +28,7 @@ bool twi_shape_is_row_major(const twi_shape *shape, const int64_t stride[TW_MAX_
 #define TWI_SHAPE_TEXT 160
 const char *twi_shape_text(const twi_shape *shape, char text[TWI_SHAPE_TEXT]);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -54,6 +54,7 @@ tw_status twi_pass_prepare(tw_program *program) {
     plan->step_count = program->step_count;
     plan->segment_count = program->segment_count;
     plan->segment = program->segment;
+    plan->update_segment = program->update_segment;
     plan->arena_bytes = program->arena_bytes;
     plan->worker_bytes = program->worker_bytes;
     plan->scratch_offset = program->scratch_offset;

@@ -56,7 +56,8 @@ static tw_status share_arena(tw_program *program) {
     tw_model *model = program->model;
     tw_context *context = model->context;
     size_t scratch;
-    TWI_TRY(twi_mul_size(&scratch, program->worker_bytes, (size_t)tw_context_get_threads(context), "worker scratch"));
+    TWI_TRY(
+        twi_mul_size(&scratch, program->worker_bytes, (size_t)context->backend->workers(context), "worker scratch"));
     void **memory[] = {&model->arena, &model->scratch};
     size_t *held[] = {&model->arena_bytes, &model->scratch_bytes}, wanted[] = {program->arena_bytes, scratch};
     static const char *const names[] = {"activation arena", "worker scratch"};
@@ -204,7 +205,8 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     const twi_store *store = &program->model->store;
     size_t learned = (size_t)store->learned_count * store->real_size;
     stats.arena_bytes = program->arena_bytes;
-    stats.scratch_bytes = program->worker_bytes * (size_t)tw_context_get_threads(twi_program_context(program));
+    stats.scratch_bytes =
+        program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
     stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
     stats.gradient_bytes = store->gradients ? learned : 0;
     for (int i = 0; i < TWI_MOMENTS; i++) stats.state_bytes += store->moment[i] ? learned : 0;

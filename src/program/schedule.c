@@ -136,9 +136,11 @@ static void add_segment(tw_program *program, int first, int end) {
                              .groups = 1};
     if (segment->split == TWI_BY_SAMPLE) {
         demands d = ask_steps(program, segment);
-        segment->samples = d.samples;
-        segment->chunk = chunk_size(&d);
-        segment->groups = group_count(&d, segment->chunk);
+        segment->samples = segment->chunk = d.samples;
+        if (twi_program_context(program)->backend->chunked) {
+            segment->chunk = chunk_size(&d);
+            segment->groups = group_count(&d, segment->chunk);
+        }
     }
     for (int k = first; k < end; k++) program->step[k].segment = program->segment_count;
     program->segment_count++;

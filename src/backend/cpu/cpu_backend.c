@@ -35,6 +35,8 @@ static void cpu_close(tw_context *context, void *device) {
     twi_put(context->memory, cpu);
 }
 
+static int cpu_workers(const tw_context *context) { return twi_pool_size(context->pool); }
+
 /* ---- memory ---- */
 
 /* The context's blocks are aligned to cache lines; the address of the block stands just before what is handed out. */
@@ -136,9 +138,11 @@ static int64_t cpu_chunk_multiple(tw_context *context, const twi_kernel *kernel,
 
 const twi_backend twi_backend_cpu = {
     .name = "cpu",
+    .host_memory = true,
     .chunked = true,
     .open = cpu_open,
     .close = cpu_close,
+    .workers = cpu_workers,
     .get = cpu_get,
     .put = cpu_put,
     .copy_in = cpu_copy,

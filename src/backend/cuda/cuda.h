@@ -1,0 +1,62 @@
+/* The CUDA back end's inside: a device, and families of implementations asked in order.
+ *
+ * Everything here is built into libtalweg-cuda, which the library opens at run time (src/backend/cuda_plugin.c). A step is run
+ * on the whole batch at once, by one launch or a few on the device's stream; a program is captured as a graph and launched. */
+#ifndef TWI_CUDA_CUDA_H
+#define TWI_CUDA_CUDA_H
+
+#include "backend/backend.h"
+#include <cuda_runtime_api.h>
+
+typedef struct twi_cuda_dnn twi_cuda_dnn;   /* cudnn.c: a handle, or the description of a device that is not here */
+typedef struct twi_cuda_blas twi_cuda_blas; /* cublaslt.c */
+
+typedef struct twi_cuda_device {
+    tw_context *context;
+    int ordinal;          /* -1: described, not here: plans only */
+    char name[128];
+    int capability;       /* 90 for compute capability 9.0 */
+    int processors;       /* multiprocessors */
+    size_t total_bytes;
+    cudaStream_t stream;  /* steps; non-blocking */
+    cudaStream_t copies;  /* of data on their way in */
+    twi_cuda_dnn *dnn;    /* NULL: built without cuDNN */
+    twi_cuda_blas *blas;  /* NULL where described: its heuristics need a device */
+    bool lost;            /* a sticky error: every later call answers so */
+    char loss[256];       /* what it was */
+} twi_cuda_device;
+
+static inline twi_cuda_device *twi_cuda_of(const tw_context *context) { return context->device; }
+
+/* One step's implementation, prepared. */
+typedef struct twi_cuda_family twi_cuda_family;
+typedef struct twi_cuda_site {
+    const twi_cuda_family *family;
+    const twi_kernel *kernel;
+    twi_cuda_device *device;
+    void *state;            /* the family's own, made by prepare from the context's memory */
+    const char *name;       /* for dumps: "cudnn", "cublaslt"; borrowed from the family or its state */
+    size_t workspace_bytes; /* filled by prepare */
+} twi_cuda_site;
+
+struct twi_cuda_family {
+    const char *name;
+    /* Shapes only. TW_ERROR_UNSUPPORTED with a text: not for this family, the next one is asked. */
+    tw_status (*prepare)(twi_cuda_site *site, const twi_call *call);
+    void (*release)(twi_cuda_site *site);
+    /* Enqueues on the stream, which may be capturing; neither allocates nor waits. */
+    tw_status (*launch)(const twi_cuda_site *site, const twi_call *call, void *workspace, cudaStream_t stream);
+};
+
+/* In order of preference. */
+extern const twi_cuda_family twi_cuda_cudnn;    /* convolutions, through cuDNN's graph interface */
+extern const twi_cuda_family twi_cuda_cublaslt; /* matrix products */
+extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */
+
+/* ---- failures: cuda_error.c. Each status is checked; the text names the call, the vendor's own word for it and a remedy ---- */
+
+/* TW_OK, or the status that fits: out of memory with what is held, a lost device (sticky) from then on in every call. */
+tw_status twi_cuda_check(twi_cuda_device *device, cudaError_t error, const char *call);
+#define TWI_CUDA(device, call) TWI_TRY(twi_cuda_check(device, (call), #call))
+
+#endif

@@ -6,6 +6,7 @@ allowed='
 base
 backend      base
 backend/cpu  base backend
+backend/cuda base backend
 ops          base backend
 graph        base backend ops
 program      base backend ops graph

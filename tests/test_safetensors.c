@@ -189,6 +189,24 @@ static void test_odd_names_are_kept(void **state) {
     free(header);
 }
 
+static void test_metadata_are_kept(void **state) {
+    (void)state;
+    twi_tensor_file file;
+    const char *header = "{" ONE ",\"__metadata__\":{\"a\":\"b\",\"\":\"e\",\"k\\n\":\"\\\"\\u00e9\",\"b\":\"\"}}";
+    put_file(header, strlen(header), 4);
+    CHECK_OK(open_file(&file));
+    assert_string_equal(twi_tensor_file_find(&file, "a"), "b");
+    assert_string_equal(twi_tensor_file_find(&file, ""), "e");
+    assert_string_equal(twi_tensor_file_find(&file, "k\n"), "\"\xC3\xA9");
+    assert_string_equal(twi_tensor_file_find(&file, "b"), ""); /* the key, not the text of "a" */
+    assert_null(twi_tensor_file_find(&file, "e"));
+    twi_tensor_file_close(&file);
+    put_file("{}", 2, 0);
+    CHECK_OK(open_file(&file));
+    assert_null(twi_tensor_file_find(&file, "a"));
+    twi_tensor_file_close(&file);
+}
+
 static void test_lengths_that_lie_are_refused(void **state) {
     (void)state;
     static const unsigned char longer[] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'},
@@ -309,6 +327,7 @@ int main(void) {
         in_folder(test_headers_that_lie_are_refused),
         in_folder(test_good_headers_are_read),
         in_folder(test_odd_names_are_kept),
+        in_folder(test_metadata_are_kept),
         in_folder(test_lengths_that_lie_are_refused),
         in_folder(test_a_file_beyond_four_gigabytes),
         in_folder(test_what_is_no_file_is_refused),

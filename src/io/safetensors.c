@@ -109,14 +109,25 @@ static tw_status parse_entry(parser *p) {
     return TW_OK;
 }
 
+/* Decoding never lengthens a text: what is left of the header holds what comes out of it. */
+static tw_status keep_text(parser *p, size_t room) {
+    twi_tensor_file *file = p->file;
+    char *text = file->metadata + file->metadata_bytes;
+    TWI_TRY(twi_json_string(&p->json, text, room - file->metadata_bytes));
+    file->metadata_bytes += strlen(text) + 1;
+    return TW_OK;
+}
+
 /* {"key": "text", ...} */
-static tw_status skip_metadata(parser *p) {
+static tw_status parse_metadata(parser *p) {
+    const size_t room = (size_t)(p->json.end - p->json.at) + 1;
     TWI_TRY(twi_json_expect(&p->json, '{'));
     if (twi_json_accept(&p->json, '}')) return TW_OK;
+    TWI_TRY(twi_get(p->file->memory, &p->file->metadata, room, 1, "safetensors metadata"));
     do {
-        TWI_TRY(twi_json_string(&p->json, p->name, p->name_capacity));
+        TWI_TRY(keep_text(p, room));
         TWI_TRY(twi_json_expect(&p->json, ':'));
-        TWI_TRY(twi_json_string(&p->json, p->name, p->name_capacity));
+        TWI_TRY(keep_text(p, room));
     } while (twi_json_accept(&p->json, ','));
     return twi_json_expect(&p->json, '}');
 }
@@ -160,7 +171,7 @@ static tw_status parse_header(parser *p) {
             if (is_metadata && metadata) return TWI_FAIL(TW_ERROR_FORMAT, "%s: __metadata__ is repeated", p->json.where);
             metadata |= is_metadata;
             p->json.item = is_metadata ? "__metadata__" : p->name;
-            TWI_TRY(is_metadata ? skip_metadata(p) : parse_entry(p));
+            TWI_TRY(is_metadata ? parse_metadata(p) : parse_entry(p));
             p->json.item = NULL;
         } while (twi_json_accept(&p->json, ','));
         TWI_TRY(twi_json_expect(&p->json, '}'));
@@ -230,10 +241,21 @@ tw_status twi_tensor_file_open(twi_tensor_file *file, twi_memory *memory, const 
 void twi_tensor_file_close(twi_tensor_file *file) {
     for (int i = 0; i < file->count; i++) twi_put(file->memory, file->entry[i].name);
     twi_put(file->memory, file->entry);
+    twi_put(file->memory, file->metadata);
     twi_put(file->memory, file->path);
     if (file->descriptor >= 0) close(file->descriptor);
     memset(file, 0, sizeof *file);
     file->descriptor = -1;
+}
+
+const char *twi_tensor_file_find(const twi_tensor_file *file, const char *key) {
+    const char *at = file->metadata, *end = at ? at + file->metadata_bytes : NULL;
+    while (at && at < end) {
+        const char *text = at + strlen(at) + 1;
+        if (strcmp(at, key) == 0) return text;
+        at = text + strlen(text) + 1;
+    }
+    return NULL;
 }
 
 tw_status twi_tensor_file_read(const twi_tensor_file *file, const twi_tensor_entry *entry, void *data) {

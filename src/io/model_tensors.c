@@ -1,0 +1,273 @@
+/* The list of a model's tensors, and its way to files and back. */
+#include "model_tensors.h"
+#include "base/atomic_file.h"
+#include "base/half.h"
+
+#include <string.h>
+
+/* ---- the list ---- */
+
+tw_status twi_model_tensors_list(twi_model_tensors *list, const tw_model *model, const char *const *prefix,
+                                 int moments) {
+    const twi_store *store = &model->store;
+    *list = (twi_model_tensors){.model = model};
+    TWI_TRY(twi_get(model->context->memory, &list->tensor, (size_t)store->count * (size_t)(1 + moments),
+                    sizeof *list->tensor, "tensor list"));
+    for (int i = 0; i < store->count; i++) {
+        void *const *array = store->parameter[i].learned ? &store->weights : &store->buffers;
+        list->tensor[list->count++] = (twi_model_tensor){"", i, array};
+    }
+    for (int m = 0; m < moments; m++)
+        for (int i = 0; i < store->count; i++)
+            if (store->parameter[i].learned)
+                list->tensor[list->count++] = (twi_model_tensor){prefix[m], i, &store->moment[m]};
+    return TW_OK;
+}
+
+void twi_model_tensors_free(twi_model_tensors *list) {
+    twi_put(list->model->context->memory, list->tensor);
+    *list = (twi_model_tensors){0};
+}
+
+static const twi_parameter *parameter_of(const twi_model_tensors *list, int t) {
+    return &list->model->store.parameter[list->tensor[t].parameter];
+}
+
+static int64_t count_of(const twi_model_tensors *list, int t) { return twi_shape_count(&parameter_of(list, t)->shape); }
+
+static bool is_named(const twi_model_tensors *list, int t, const char *name) {
+    const char *prefix = list->tensor[t].prefix;
+    const size_t length = strlen(prefix);
+    return strncmp(prefix, name, length) == 0 && strcmp(parameter_of(list, t)->name, name + length) == 0;
+}
+
+/* A counter is an I64 scalar in the file and one real in the store. */
+static tw_dtype file_type(const twi_parameter *parameter) { return parameter->counter ? TW_I64 : TW_F32; }
+static twi_shape file_shape(const twi_parameter *parameter) {
+    return parameter->counter ? (twi_shape){0, {0}} : parameter->shape;
+}
+
+/* ---- saving ---- */
+
+static void add_string(twi_text *text, const char *prefix, const char *rest) {
+    const char *const parts[] = {prefix, rest};
+    twi_text_add(text, "\"");
+    for (int i = 0; i < 2; i++)
+        for (const unsigned char *c = (const unsigned char *)parts[i]; *c; c++)
+            twi_text_add(text, *c == '"' || *c == '\\' ? "\\%c" : *c < ' ' ? "\\u%04x" : "%c", *c);
+    twi_text_add(text, "\"");
+}
+
+void twi_metadata_add(twi_text *metadata, const char *key, const char *value) {
+    twi_text_add(metadata, ",");
+    add_string(metadata, "", key);
+    twi_text_add(metadata, ":");
+    add_string(metadata, "", value);
+}
+
+static void add_entry(twi_text *text, const twi_model_tensors *list, int t, uint64_t *at) {
+    const twi_parameter *parameter = parameter_of(list, t);
+    const twi_shape shape = file_shape(parameter);
+    const uint64_t end = *at + (uint64_t)twi_shape_count(&shape) * tw_dtype_size(file_type(parameter));
+    twi_text_add(text, ",");
+    add_string(text, list->tensor[t].prefix, parameter->name);
+    twi_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", twi_tensor_type_name(file_type(parameter)));
+    for (int k = 0; k < shape.rank; k++) twi_text_add(text, k ? ",%lld" : "%lld", (long long)shape.dim[k]);
+    twi_text_add(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)*at, (unsigned long long)end);
+    *at = end;
+}
+
+/* The header, padded with blanks so that the data begins on a multiple of 8. */
+static tw_status make_header(const twi_model_tensors *list, const char *metadata, char **out) {
+    twi_text text;
+    uint64_t at = 0;
+    twi_text_init(&text, list->model->context->memory);
+    twi_text_add(&text, "{\"__metadata__\":{\"format\":\"pt\"%s}", metadata);
+    for (int t = 0; t < list->count; t++) add_entry(&text, list, t, &at);
+    twi_text_add(&text, "}");
+    while (text.status == TW_OK && text.length % 8) twi_text_add(&text, " ");
+    return twi_text_take(&text, out);
+}
+
+static void write_header(twi_atomic_file *file, const char *header) {
+    uint64_t length = strlen(header);
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)(length >> 8 * i);
+    twi_atomic_file_write(file, bytes, sizeof bytes);
+    twi_atomic_file_write(file, header, (size_t)length);
+}
+
+static tw_status write_tensor(twi_atomic_file *file, const twi_model_tensors *list, int t) {
+    const twi_parameter *parameter = parameter_of(list, t);
+    twi_memory *memory = list->model->context->memory;
+    const size_t count = (size_t)count_of(list, t);
+    float *values;
+    TWI_TRY(twi_get(memory, &values, count, sizeof *values, parameter->name));
+    tw_status status = twi_store_read(&list->model->store, *list->tensor[t].array, list->tensor[t].parameter, values);
+    if (status == TW_OK && parameter->counter) {
+        int64_t whole;
+        twi_convert(&whole, TW_I64, values, TW_F32, 1);
+        twi_atomic_file_write(file, &whole, sizeof whole);
+    } else if (status == TW_OK) {
+        twi_atomic_file_write(file, values, count * sizeof *values);
+    }
+    twi_put(memory, values);
+    return status;
+}
+
+tw_status twi_model_tensors_save(const twi_model_tensors *list, const char *metadata, const char *path) {
+    twi_memory *memory = list->model->context->memory;
+    char *header;
+    twi_atomic_file file;
+    TWI_TRY(make_header(list, metadata, &header));
+    tw_status status = twi_atomic_file_open(&file, memory, path);
+    if (status == TW_OK) {
+        write_header(&file, header);
+        for (int t = 0; t < list->count && status == TW_OK; t++) status = write_tensor(&file, list, t);
+        if (status == TW_OK)
+            status = twi_atomic_file_commit(&file);
+        else
+            twi_atomic_file_drop(&file);
+    }
+    twi_put(memory, header);
+    return status;
+}
+
+/* ---- what fits ---- */
+
+typedef struct fitting {
+    const twi_model_tensors *list;
+    const twi_tensor_file *file;
+    int *entry;
+    int missing, unexpected, mismatched, fitted;
+} fitting;
+
+static bool type_fits(const twi_parameter *parameter, tw_dtype dtype) {
+    if (parameter->counter) return dtype == TW_I64 || dtype == TW_I32 || dtype == TW_F32;
+    return dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
+}
+
+static bool shape_fits(const twi_parameter *parameter, const twi_shape *shape) {
+    return parameter->counter ? twi_shape_count(shape) == 1 : twi_shape_equal(&parameter->shape, shape);
+}
+
+/* Each kind of misfit is listed by name, the first few of them. */
+enum { LISTED = 5 };
+
+static void list_misfit(twi_text *text, int *count, const char *kind, const char *prefix, const char *name) {
+    if (*count < LISTED) twi_text_add(text, "%s %s '%s%.100s'", text->length ? "," : "", kind, prefix, name);
+    if (*count == LISTED) twi_text_add(text, ", and more %s", kind);
+    (*count)++;
+}
+
+static void match_tensor(fitting *f, int t, twi_text *text) {
+    const twi_parameter *parameter = parameter_of(f->list, t);
+    const char *prefix = f->list->tensor[t].prefix;
+    char shapes[2][TWI_SHAPE_TEXT];
+    int e = 0;
+    while (e < f->file->count && !is_named(f->list, t, f->file->entry[e].name)) e++;
+    f->entry[t] = -1;
+    if (e == f->file->count) {
+        list_misfit(text, &f->missing, "missing", prefix, parameter->name);
+        return;
+    }
+    const twi_tensor_entry *entry = &f->file->entry[e];
+    if (shape_fits(parameter, &entry->shape) && type_fits(parameter, entry->dtype)) {
+        f->entry[t] = e;
+        f->fitted++;
+        return;
+    }
+    list_misfit(text, &f->mismatched, "mismatched", prefix, parameter->name);
+    if (f->mismatched <= LISTED)
+        twi_text_add(text, " (file %s %s, model %s)", twi_tensor_type_name(entry->dtype),
+                     twi_shape_text(&entry->shape, shapes[0]), twi_shape_text(&parameter->shape, shapes[1]));
+}
+
+static void match_all(fitting *f, twi_text *text) {
+    for (int t = 0; t < f->list->count; t++) match_tensor(f, t, text);
+    for (int e = 0; e < f->file->count; e++) {
+        int t = 0;
+        while (t < f->list->count && !is_named(f->list, t, f->file->entry[e].name)) t++;
+        if (t == f->list->count) list_misfit(text, &f->unexpected, "unexpected", "", f->file->entry[e].name);
+    }
+}
+
+static tw_status judge(const fitting *f, const char *misfits, bool partial, const char *remedy) {
+    bool fits = f->missing + f->unexpected + f->mismatched == 0;
+    if (fits) return TW_OK;
+    if (!partial || f->fitted == 0)
+        return TWI_FAIL(TW_ERROR_MISMATCH,
+                        "%s does not fit the model: %d fit, %d missing, %d unexpected, %d mismatched:%s. The model is "
+                        "unchanged; %s",
+                        f->file->path, f->fitted, f->missing, f->unexpected, f->mismatched, misfits,
+                        f->fitted ? remedy : "is it another network's file?");
+    twi_log_line(&f->list->model->context->log, TW_LOG_WARNING, "%s: loaded %d of %d parameters:%s", f->file->path,
+                 f->fitted, f->list->count, misfits);
+    return TW_OK;
+}
+
+static tw_status match(fitting *f, bool partial, const char *remedy) {
+    twi_memory *memory = f->list->model->context->memory;
+    twi_text text;
+    char *misfits;
+    twi_text_init(&text, memory);
+    match_all(f, &text);
+    TWI_TRY(twi_text_take(&text, &misfits));
+    tw_status status = judge(f, misfits, partial, remedy);
+    twi_put(memory, misfits);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static tw_status read_entry(const twi_tensor_file *file, const twi_tensor_entry *entry, float *values) {
+    void *raw;
+    TWI_TRY(twi_get(file->memory, &raw, 1, (size_t)(entry->end - entry->begin), entry->name));
+    tw_status status = twi_tensor_file_read(file, entry, raw);
+    if (status == TW_OK) twi_convert(values, TW_F32, raw, entry->dtype, twi_shape_count(&entry->shape));
+    twi_put(file->memory, raw);
+    return status;
+}
+
+static tw_status get_room(twi_model_values *out, const twi_model_tensors *list) {
+    twi_memory *memory = list->model->context->memory;
+    size_t total = 0, largest = 0;
+    for (int t = 0; t < list->count; t++) {
+        const size_t count = (size_t)count_of(list, t);
+        total += count;
+        if (count > largest) largest = count;
+    }
+    TWI_TRY(twi_get(memory, &out->values, total, sizeof *out->values, "weights"));
+    return twi_get(memory, &out->scratch, largest, list->model->store.real_size, "weights");
+}
+
+tw_status twi_model_values_read(twi_model_values *out, const twi_model_tensors *list, const twi_tensor_file *file,
+                                bool partial, const char *remedy) {
+    *out = (twi_model_values){0};
+    TWI_TRY(
+        twi_get(list->model->context->memory, &out->entry, (size_t)list->count, sizeof *out->entry, "tensor match"));
+    fitting f = {.list = list, .file = file, .entry = out->entry};
+    TWI_TRY(match(&f, partial, remedy));
+    TWI_TRY(get_room(out, list));
+    float *values = out->values;
+    for (int t = 0; t < list->count; values += count_of(list, t++))
+        if (out->entry[t] >= 0) TWI_TRY(read_entry(file, &file->entry[out->entry[t]], values));
+    return TW_OK;
+}
+
+tw_status twi_model_values_write(const twi_model_values *values, const twi_model_tensors *list, tw_model *model) {
+    const float *at = values->values;
+    for (int t = 0; t < list->count; at += count_of(list, t++))
+        if (values->entry[t] >= 0)
+            TWI_TRY(twi_store_write_through(&model->store, *list->tensor[t].array, list->tensor[t].parameter, at,
+                                            values->scratch));
+    return TW_OK;
+}
+
+void twi_model_values_free(twi_model_values *values, const twi_model_tensors *list) {
+    twi_memory *memory = list->model->context->memory;
+    twi_put(memory, values->entry);
+    twi_put(memory, values->values);
+    twi_put(memory, values->scratch);
+    *values = (twi_model_values){0};
+}

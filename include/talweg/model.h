@@ -39,7 +39,7 @@ TW_API tw_value *tw_model_get_input(const tw_model *model);
 TW_API uint64_t tw_model_get_seed(const tw_model *model);
 /** The context the model was made from. */
 TW_API tw_context *tw_model_get_context(const tw_model *model);
-/** The value of that name, e.g. "conv1"; NULL if there is none. */
+/** The value of that name, e.g. "conv1"; of an alias the parameter; NULL if there is none. */
 TW_API tw_value *tw_model_find(const tw_model *model, const char *name);
 
 /** A value's name. Borrowed. */
@@ -93,11 +93,14 @@ typedef struct tw_conv2d_options {
     int groups;                  /**< 0: 1 */
     bool no_bias;
     tw_init weight_init, bias_init;
+    const char *tied_to;         /**< an earlier layer, named with its scopes, whose weight (and bias, unless no_bias) is used; NULL: one's own */
 } tw_conv2d_options;
-#define TW_CONV2D_OPTIONS_INIT {sizeof(tw_conv2d_options), NULL, 0, 0, 0, 0, 0, false, 0, 0, 0, 0, false, {TW_INIT_DEFAULT, 0}, {TW_INIT_DEFAULT, 0}}
+#define TW_CONV2D_OPTIONS_INIT {sizeof(tw_conv2d_options), NULL, 0, 0, 0, 0, 0, false, 0, 0, 0, 0, false, {TW_INIT_DEFAULT, 0}, {TW_INIT_DEFAULT, 0}, NULL}
 
 /** y[n,o,i,j] = b[o] + sum_{c,u,v} w[o,c,u,v] x[n,c,i*s+u*d-p,j*s+v*d-p]   x[N,C,H,W] -> y[N,out_channels,H',W'], H' = (H + pads - d(k-1) - 1)/s + 1.
- *  Parameters "name.weight" [out, C/groups, k, k], "name.bias" [out]. Errors: ARGUMENT, SHAPE naming the layer. */
+ *  Parameters "name.weight" [out, C/groups, k, k], "name.bias" [out]. Errors: ARGUMENT, SHAPE naming the layer.
+ *  Tied layers have one parameter: it gets the sum of their gradients, one update and one decay, and is counted and saved once. Its names
+ *  under the other layers are aliases: functions that take a parameter's name take them too. */
 TW_API tw_value *tw_conv2d(tw_model *model, tw_value *x, int64_t out_channels, int kernel, const tw_conv2d_options *options);
 
 typedef struct tw_dense_options {
@@ -105,10 +108,12 @@ typedef struct tw_dense_options {
     const char *name; /**< NULL: "fc1", "fc2", ... in its scope */
     bool no_bias;
     tw_init weight_init, bias_init;
+    const char *tied_to; /**< an earlier layer, named with its scopes, whose weight (and bias, unless no_bias) is used; NULL: one's own */
 } tw_dense_options;
-#define TW_DENSE_OPTIONS_INIT {sizeof(tw_dense_options), NULL, false, {TW_INIT_DEFAULT, 0}, {TW_INIT_DEFAULT, 0}}
+#define TW_DENSE_OPTIONS_INIT {sizeof(tw_dense_options), NULL, false, {TW_INIT_DEFAULT, 0}, {TW_INIT_DEFAULT, 0}, NULL}
 
-/** y = x W^T + b   x[N, in] -> y[N, out]. A value with more axes is flattened first. Parameters "name.weight" [out, in], "name.bias" [out]. */
+/** y = x W^T + b   x[N, in] -> y[N, out]. A value with more axes is flattened first. Parameters "name.weight" [out, in], "name.bias" [out].
+ *  Tied layers: as tw_conv2d. */
 TW_API tw_value *tw_dense(tw_model *model, tw_value *x, int64_t out, const tw_dense_options *options);
 
 typedef struct tw_batch_norm_options {
@@ -208,7 +213,8 @@ TW_API TW_WARN_UNUSED tw_status tw_model_get_parameter(const tw_model *model, in
 TW_API TW_WARN_UNUSED tw_status tw_parameter_read(const tw_model *model, const char *name, float *values, int64_t count);
 /** Copies values into a parameter, f32, row-major in logical order. Errors: as tw_parameter_read. */
 TW_API TW_WARN_UNUSED tw_status tw_parameter_write(tw_model *model, const char *name, const float *values, int64_t count);
-/** Freezes (false) or frees every parameter whose name begins with `prefix`; programs made before keep what they had. Errors: ARGUMENT if none does. */
+/** Freezes (false) or frees every parameter of which a name, alias or not, begins with `prefix`; programs made before keep what they had.
+ *  Errors: ARGUMENT if none does. */
 TW_API TW_WARN_UNUSED tw_status tw_model_set_trainable(tw_model *model, const char *prefix, bool trainable);
 
 /* ---- training state ---- */

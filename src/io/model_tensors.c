@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { NONE = -1, MISFIT = -2 };
+
 /* ---- the list ---- */
 
 tw_status twi_model_tensors_list(twi_model_tensors *list, const tw_model *model, const char *const *prefix,
@@ -35,10 +37,22 @@ static const twi_parameter *parameter_of(const twi_model_tensors *list, int t) {
 
 static int64_t count_of(const twi_model_tensors *list, int t) { return twi_shape_count(&parameter_of(list, t)->shape); }
 
-static bool is_named(const twi_model_tensors *list, int t, const char *name) {
+static bool is_named(const twi_model_tensors *list, int t, const char *own, const char *name) {
     const char *prefix = list->tensor[t].prefix;
     const size_t length = strlen(prefix);
-    return strncmp(prefix, name, length) == 0 && strcmp(parameter_of(list, t)->name, name + length) == 0;
+    return strncmp(prefix, name, length) == 0 && strcmp(own, name + length) == 0;
+}
+
+/* The tensor that a file calls `name`, which may be an alias; NONE: there is no such one. */
+static int find_tensor(const twi_model_tensors *list, const char *name) {
+    const twi_store *store = &list->model->store;
+    for (int t = 0; t < list->count; t++)
+        if (is_named(list, t, parameter_of(list, t)->name, name)) return t;
+    for (int i = 0; i < store->alias_count; i++)
+        for (int t = 0; t < list->count; t++)
+            if (list->tensor[t].parameter == store->alias[i].parameter && is_named(list, t, store->alias[i].name, name))
+                return t;
+    return NONE;
 }
 
 /* A counter is an I64 scalar in the file and one real in the store. */
@@ -65,6 +79,15 @@ void twi_metadata_add(twi_text *metadata, const char *key, const char *value) {
     add_string(metadata, "", value);
 }
 
+/* The further names of what is saved, as safetensors' own save_model notes them: "alias": "name". */
+static void add_aliases(twi_text *text, const twi_model_tensors *list) {
+    const twi_store *store = &list->model->store;
+    for (int i = 0; i < store->alias_count; i++) {
+        const char *name = store->parameter[store->alias[i].parameter].name;
+        if (find_tensor(list, name) != NONE) twi_metadata_add(text, store->alias[i].name, name);
+    }
+}
+
 static void add_entry(twi_text *text, const twi_model_tensors *list, int t, uint64_t *at) {
     const twi_parameter *parameter = parameter_of(list, t);
     const twi_shape shape = file_shape(parameter);
@@ -82,7 +105,9 @@ static tw_status make_header(const twi_model_tensors *list, const char *metadata
     twi_text text;
     uint64_t at = 0;
     twi_text_init(&text, list->model->context->memory);
-    twi_text_add(&text, "{\"__metadata__\":{\"format\":\"pt\"%s}", metadata);
+    twi_text_add(&text, "{\"__metadata__\":{\"format\":\"pt\"%s", metadata);
+    add_aliases(&text, list);
+    twi_text_add(&text, "}");
     for (int t = 0; t < list->count; t++) add_entry(&text, list, t, &at);
     twi_text_add(&text, "}");
     while (text.status == TW_OK && text.length % 8) twi_text_add(&text, " ");
@@ -138,7 +163,8 @@ tw_status twi_model_tensors_save(const twi_model_tensors *list, const char *meta
 typedef struct fitting {
     const twi_model_tensors *list;
     const twi_tensor_file *file;
-    int *entry;
+    int *entry;  /* per tensor: the first entry of the file that goes there, NONE or MISFIT */
+    int *tensor; /* per entry of the file: where it goes, or NONE */
     int missing, unexpected, mismatched, fitted;
 } fitting;
 
@@ -160,36 +186,37 @@ static void list_misfit(twi_text *text, int *count, const char *kind, const char
     (*count)++;
 }
 
-static void match_tensor(fitting *f, int t, twi_text *text) {
-    const twi_parameter *parameter = parameter_of(f->list, t);
-    const char *prefix = f->list->tensor[t].prefix;
-    char shapes[2][TWI_SHAPE_TEXT];
-    int e = 0;
-    while (e < f->file->count && !is_named(f->list, t, f->file->entry[e].name)) e++;
-    f->entry[t] = -1;
-    if (e == f->file->count) {
-        list_misfit(text, &f->missing, "missing", prefix, parameter->name);
+static void match_entry(fitting *f, int e, twi_text *text) {
+    const twi_tensor_entry *entry = &f->file->entry[e];
+    const int t = find_tensor(f->list, entry->name);
+    f->tensor[e] = NONE;
+    if (t == NONE) {
+        list_misfit(text, &f->unexpected, "unexpected", "", entry->name);
         return;
     }
-    const twi_tensor_entry *entry = &f->file->entry[e];
+    const twi_parameter *parameter = parameter_of(f->list, t);
     if (shape_fits(parameter, &entry->shape) && type_fits(parameter, entry->dtype)) {
+        f->tensor[e] = t;
+        if (f->entry[t] >= 0) return; /* under a second name */
         f->entry[t] = e;
         f->fitted++;
         return;
     }
-    list_misfit(text, &f->mismatched, "mismatched", prefix, parameter->name);
+    char shapes[2][TWI_SHAPE_TEXT];
+    list_misfit(text, &f->mismatched, "mismatched", "", entry->name);
     if (f->mismatched <= LISTED)
         twi_text_add(text, " (file %s %s, model %s)", twi_tensor_type_name(entry->dtype),
                      twi_shape_text(&entry->shape, shapes[0]), twi_shape_text(&parameter->shape, shapes[1]));
+    if (f->entry[t] == NONE) f->entry[t] = MISFIT;
 }
 
+/* A tensor may be in the file under any of its names, or under several. */
 static void match_all(fitting *f, twi_text *text) {
-    for (int t = 0; t < f->list->count; t++) match_tensor(f, t, text);
-    for (int e = 0; e < f->file->count; e++) {
-        int t = 0;
-        while (t < f->list->count && !is_named(f->list, t, f->file->entry[e].name)) t++;
-        if (t == f->list->count) list_misfit(text, &f->unexpected, "unexpected", "", f->file->entry[e].name);
-    }
+    for (int t = 0; t < f->list->count; t++) f->entry[t] = NONE;
+    for (int e = 0; e < f->file->count; e++) match_entry(f, e, text);
+    for (int t = 0; t < f->list->count; t++)
+        if (f->entry[t] == NONE)
+            list_misfit(text, &f->missing, "missing", f->list->tensor[t].prefix, parameter_of(f->list, t)->name);
 }
 
 static tw_status judge(const fitting *f, const char *misfits, bool partial, const char *remedy) {
@@ -229,6 +256,32 @@ static tw_status read_entry(const twi_tensor_file *file, const twi_tensor_entry 
     return status;
 }
 
+/* A second name must have the first one's values, to the bit: not-a-number too. */
+static tw_status compare_entry(const twi_tensor_file *file, const twi_tensor_entry *entry,
+                               const twi_tensor_entry *first, const float *values) {
+    const size_t count = (size_t)twi_shape_count(&entry->shape);
+    float *other;
+    TWI_TRY(twi_get(file->memory, &other, count, sizeof *other, entry->name));
+    tw_status status = read_entry(file, entry, other);
+    if (status == TW_OK && memcmp(other, values, count * sizeof *other) != 0)
+        status = TWI_FAIL(TW_ERROR_MISMATCH,
+                          "%s: '%.200s' and '%.200s' differ, but are one tied parameter of the model. The model is "
+                          "unchanged; leave one of them out, or do not tie the layers",
+                          file->path, first->name, entry->name);
+    twi_put(file->memory, other);
+    return status;
+}
+
+/* All entries that go to one tensor. */
+static tw_status read_tensor(const fitting *f, int t, float *values) {
+    if (f->entry[t] < 0) return TW_OK;
+    const twi_tensor_entry *first = &f->file->entry[f->entry[t]];
+    TWI_TRY(read_entry(f->file, first, values));
+    for (int e = f->entry[t] + 1; e < f->file->count; e++)
+        if (f->tensor[e] == t) TWI_TRY(compare_entry(f->file, &f->file->entry[e], first, values));
+    return TW_OK;
+}
+
 static tw_status get_room(twi_model_values *out, const twi_model_tensors *list) {
     twi_memory *memory = list->model->context->memory;
     size_t total = 0, largest = 0;
@@ -244,14 +297,13 @@ static tw_status get_room(twi_model_values *out, const twi_model_tensors *list) 
 tw_status twi_model_values_read(twi_model_values *out, const twi_model_tensors *list, const twi_tensor_file *file,
                                 bool partial, const char *remedy) {
     *out = (twi_model_values){0};
-    TWI_TRY(
-        twi_get(list->model->context->memory, &out->entry, (size_t)list->count, sizeof *out->entry, "tensor match"));
-    fitting f = {.list = list, .file = file, .entry = out->entry};
+    TWI_TRY(twi_get(list->model->context->memory, &out->entry, (size_t)(list->count + file->count), sizeof *out->entry,
+                    "tensor match"));
+    fitting f = {.list = list, .file = file, .entry = out->entry, .tensor = out->entry + list->count};
     TWI_TRY(match(&f, partial, remedy));
     TWI_TRY(get_room(out, list));
     float *values = out->values;
-    for (int t = 0; t < list->count; values += count_of(list, t++))
-        if (out->entry[t] >= 0) TWI_TRY(read_entry(file, &file->entry[out->entry[t]], values));
+    for (int t = 0; t < list->count; values += count_of(list, t++)) TWI_TRY(read_tensor(&f, t, values));
     return TW_OK;
 }
 

@@ -33,14 +33,15 @@ tw_status twi_model_tensors_save(const twi_model_tensors *list, const char *meta
 
 /* What was read of a file and fits. */
 typedef struct twi_model_values {
-    int *entry;    /* per tensor of the list: its entry in the file, or -1 */
+    int *entry;    /* per tensor of the list: its entry in the file; negative: it has none */
     float *values; /* of all tensors, one after the other */
     void *scratch; /* for the largest one */
 } twi_model_values;
 
 /* Reads what fits, and takes all memory that writing wants. partial: take what fits, if anything does, and log the
  * rest; remedy: ends the message where it is not wanted.
- * Errors: MISMATCH listing missing, unexpected and mismatched tensors; FILE. *out is to be freed in any case. */
+ * Errors: MISMATCH listing missing, unexpected and mismatched tensors, or naming two that differ under names of one
+ * tensor; FILE. *out is to be freed in any case. */
 tw_status twi_model_values_read(twi_model_values *out, const twi_model_tensors *list, const twi_tensor_file *file,
                                 bool partial, const char *remedy);
 /* Puts them into the model. Fails for the device's own reasons only. */

@@ -57,7 +57,11 @@ tw_value *tw_model_get_output(const tw_model *model) { return model ? model->out
 uint64_t tw_model_get_seed(const tw_model *model) { return model ? model->seed : 0; }
 tw_context *tw_model_get_context(const tw_model *model) { return model ? model->context : NULL; }
 tw_value *tw_model_find(const tw_model *model, const char *name) {
-    return model && name ? twi_graph_find(&model->graph, name) : NULL;
+    if (!model || !name) return NULL;
+    tw_value *value = twi_graph_find(&model->graph, name);
+    if (value) return value;
+    int shared = twi_store_find(&model->store, name);
+    return shared < 0 ? NULL : twi_graph_find(&model->graph, model->store.parameter[shared].name);
 }
 uint64_t tw_model_get_updates(const tw_model *model) { return model ? model->store.updates : 0; }
 uint64_t tw_model_get_attempts(const tw_model *model) { return model ? model->store.attempts : 0; }
@@ -93,7 +97,7 @@ tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *su
     if (record->init.kind < TW_INIT_DEFAULT || record->init.kind > TW_INIT_XAVIER_NORMAL)
         return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s': init kind %d is none of tw_init_kind",
                                               name, (int)record->init.kind));
-    if (twi_graph_find(graph, name))
+    if (tw_model_find(model, name))
         return twi_graph_fail(
             graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s' exists already; give the layer another name", name));
     tw_value *value = twi_graph_value(graph, name, record->learned ? TWI_VALUE_PARAMETER : TWI_VALUE_BUFFER, TWI_ACC,
@@ -102,6 +106,35 @@ tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *su
     twi_parameter named = *record;
     named.name = value->name;
     tw_status status = twi_store_add(&model->store, &named, &value->parameter);
+    return status ? twi_graph_fail(graph, status) : value;
+}
+
+tw_value *twi_model_tie(tw_model *model, const char *layer, const char *owner, const char *suffix,
+                        const twi_parameter *record) {
+    if (!owner) return twi_model_parameter(model, layer, suffix, record);
+    twi_graph *graph = &model->graph;
+    if (graph->status) return NULL;
+    char name[sizeof graph->name + 24], shapes[2][TWI_SHAPE_TEXT];
+    snprintf(name, sizeof name, "%s.%s", owner, suffix);
+    tw_value *value = tw_model_find(model, name);
+    if (!value || value->kind != TWI_VALUE_PARAMETER)
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT,
+                                              "'%s': tied to '%.200s', but the model has no parameter '%.200s' yet; "
+                                              "name an earlier layer with its scopes, and set no_bias if it has none",
+                                              layer, owner, name));
+    if (!twi_shape_equal(&value->shape, &record->shape))
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_SHAPE,
+                                              "'%s': tied to '%s', but its %s would be %s and '%s' is %s; "
+                                              "tied layers need the same sizes",
+                                              layer, owner, suffix, twi_shape_text(&record->shape, shapes[0]),
+                                              value->name, twi_shape_text(&value->shape, shapes[1])));
+    if (record->init.kind != TW_INIT_DEFAULT)
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT,
+                                              "'%s': tied to '%s', so its %s has no initial values of its own; "
+                                              "give them to '%s'",
+                                              layer, owner, suffix, owner));
+    snprintf(name, sizeof name, "%s.%s", layer, suffix);
+    tw_status status = twi_store_add_alias(&model->store, name, value->parameter);
     return status ? twi_graph_fail(graph, status) : value;
 }
 
@@ -163,6 +196,12 @@ tw_status tw_model_set_trainable(tw_model *model, const char *prefix, bool train
         twi_parameter *parameter = &model->store.parameter[i];
         if (!parameter->learned || strncmp(parameter->name, prefix, strlen(prefix)) != 0) continue;
         parameter->trainable = trainable;
+        hits++;
+    }
+    for (int i = 0; i < model->store.alias_count; i++) {
+        const twi_alias *alias = &model->store.alias[i];
+        if (strncmp(alias->name, prefix, strlen(prefix)) != 0) continue;
+        model->store.parameter[alias->parameter].trainable = trainable;
         hits++;
     }
     return hits ? TW_OK

@@ -16,9 +16,9 @@ struct tw_model {
     /* One arena and one scratch for all programs: the largest need of any. */
     void *arena, *scratch;
     size_t arena_bytes, scratch_bytes;
-    const tw_program *arena_user; /* whose inputs and outputs the arena holds */
+    const tw_program *arena_user;   /* whose inputs and outputs the arena holds */
     const tw_program *gradients_by; /* whose run the parameters' gradients are from */
-    uint64_t arena_turns;         /* how often that changed */
+    uint64_t arena_turns;           /* how often that changed */
     tw_program *programs;           /* linked through tw_program.next; rebound when the arena grows */
     bool update_due;                /* the gradients wait for an update */
     char *dump;
@@ -26,5 +26,9 @@ struct tw_model {
 
 /* A learned parameter or kept buffer as a graph value: record->name is completed with the scope ("conv1" + "weight"). */
 tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *suffix, const twi_parameter *record);
+/* The same parameter of another layer, by its full name: "layer.suffix" becomes an alias. It must be what the record would
+ * have made; owner NULL makes the layer's own. */
+tw_value *twi_model_tie(tw_model *model, const char *layer, const char *owner, const char *suffix,
+                        const twi_parameter *record);
 
 #endif

@@ -216,7 +216,7 @@ tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, f
 tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count) {
     if (!program || !name)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: program or name is NULL");
-    const tw_value *value = twi_graph_find(&program->model->graph, name);
+    const tw_value *value = tw_model_find(program->model, name); /* aliases too */
     if (!value || value->kind != TWI_VALUE_PARAMETER)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
     if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)

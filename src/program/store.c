@@ -24,6 +24,8 @@ void twi_store_drop(twi_store *store) {
 
 void twi_store_free(twi_store *store) {
     twi_store_drop(store);
+    for (int i = 0; i < store->alias_count; i++) twi_put(store->context->memory, store->alias[i].name);
+    twi_put(store->context->memory, store->alias);
     twi_put(store->context->memory, store->parameter);
     memset(store, 0, sizeof *store);
 }
@@ -51,9 +53,25 @@ tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *i
     return TW_OK;
 }
 
+tw_status twi_store_add_alias(twi_store *store, const char *name, int index) {
+    twi_memory *memory = store->context->memory;
+    if (store->alias_count == store->alias_capacity) {
+        int grown = store->alias_capacity ? 2 * store->alias_capacity : 8;
+        TWI_TRY(twi_grow(memory, &store->alias, (size_t)grown, sizeof *store->alias, "names of shared parameters"));
+        store->alias_capacity = grown;
+    }
+    twi_alias *alias = &store->alias[store->alias_count];
+    TWI_TRY(twi_get_text(memory, &alias->name, name));
+    alias->parameter = index;
+    store->alias_count++;
+    return TW_OK;
+}
+
 int twi_store_find(const twi_store *store, const char *name) {
     for (int i = 0; i < store->count; i++)
         if (strcmp(store->parameter[i].name, name) == 0) return i;
+    for (int i = 0; i < store->alias_count; i++)
+        if (strcmp(store->alias[i].name, name) == 0) return store->alias[i].parameter;
     return -1;
 }
 

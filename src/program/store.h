@@ -23,11 +23,19 @@ typedef struct twi_parameter {
     int64_t offset; /* elements, in the flat array of its kind */
 } twi_parameter;
 
+/* A further name of a parameter that several layers share. */
+typedef struct twi_alias {
+    char *name;
+    int parameter;
+} twi_alias;
+
 typedef struct twi_store {
     tw_context *context;
     size_t real_size; /* 4; 8 in the double checks */
     twi_parameter *parameter;
     int count, capacity;
+    twi_alias *alias;
+    int alias_count, alias_capacity;
     int64_t learned_count, buffer_count;             /* elements, padding included */
     void *weights, *gradients, *moment[TWI_MOMENTS]; /* learned; gradients and moments only once a program asks */
     void *buffers, *shadows;
@@ -43,10 +51,13 @@ void twi_store_free(twi_store *store);
 void twi_store_drop(twi_store *store);
 /* Adds a record, before twi_store_build; *index is its place. */
 tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *index);
+/* Gives a parameter a further name. */
+tw_status twi_store_add_alias(twi_store *store, const char *name, int index);
 /* Allocates the flat arrays and draws the initial values. */
 tw_status twi_store_build(twi_store *store, uint64_t seed);
 tw_status twi_store_need_gradients(twi_store *store);
 tw_status twi_store_need_moments(twi_store *store, int count);
+/* The parameter of that name, which may be an alias; -1 if there is none. */
 int twi_store_find(const twi_store *store, const char *name);
 /* Strides of the canonical layout, in elements. */
 void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]);

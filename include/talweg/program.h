@@ -30,8 +30,9 @@ typedef struct tw_program_options {
     const tw_optimizer_options *optimizer; /**< train: the update that ends a run; NULL: gradients only */
     bool no_fusion;                        /**< leave the pattern table out: for comparing */
     bool record_passes;                    /**< keep what every pass made, for tw_program_dump */
+    bool accumulate;                       /**< gradients may be summed over several batches: see tw_window_open; needs an optimizer */
 } tw_program_options;
-#define TW_PROGRAM_OPTIONS_INIT {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false}
+#define TW_PROGRAM_OPTIONS_INIT {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false, false}
 
 /** Compiles the model's graph for `batch` samples. The model must be built and outlive the program. All memory is taken here: a run
  *  allocates nothing. Programs of a model share parameters, optimizer state and one arena: feeding or running one discards the inputs
@@ -55,8 +56,24 @@ TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_v
 TW_API TW_WARN_UNUSED tw_status tw_program_run(tw_program *program);
 /** Runs forward, losses and backward, without the update. Errors: as tw_program_run. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run_gradients(tw_program *program);
-/** Runs the update on the gradients of the last tw_program_run_gradients. Errors: STATE if there are none. */
+/** Runs the update on the gradients of the last tw_program_run_gradients, or, where a window is open, on the sums over the window,
+ *  which ends with it. Errors: STATE if there are none, or the window is not complete. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run_update(tw_program *program);
+
+/** Opens a window: one update for the gradients of several batches, whose samples, `samples` in all, count alike. Open it, write and
+ *  tw_program_run_gradients batch by batch, then tw_program_run_update. The programs must have been created with `accumulate`; those of
+ *  different batch sizes (a shorter last batch) may share a window, and programs that do not train may run in between. Gradients, losses and
+ *  dropout's masks are those of one batch of `samples` samples, whose positions are counted through the window. Batch norm takes the
+ *  statistics of each batch, and every batch moves the running ones, once. Parameters, optimizer state, running statistics and counters change
+ *  with the update only. A run that fails ends the hope of an update: all is as it was before the window; open another.
+ *  A window left open is dropped by the next. Without one, a run is a window of one batch. Allocates nothing. Errors: ARGUMENT; STATE before
+ *  tw_model_build. While a window is open, STATE from other training runs, from more samples than announced and from an update before all. */
+TW_API TW_WARN_UNUSED tw_status tw_window_open(tw_model *model, int64_t samples);
+/** Drops the open window with all it has summed; nothing happens where none is open. */
+TW_API void tw_window_close(tw_model *model);
+/** Total loss of the window under way or, if none is, of the last: sum over losses of weight times mean over the samples that have run; NaN if
+ *  none have. */
+TW_API double tw_window_get_loss(const tw_model *model);
 
 /** The last run's total loss: sum over losses of weight times mean over the batch. */
 TW_API double tw_program_get_loss(const tw_program *program);

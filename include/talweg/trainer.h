@@ -57,9 +57,11 @@ typedef struct tw_trainer_options {
     tw_progress_fn on_step;         /**< after every update */
     tw_progress_fn on_epoch;        /**< after every epoch and its evaluation */
     void *user;
+    int accumulate;                 /**< batches an update, whose gradients are summed as if they were one (tw_window_open); 0: 1. The last update of an
+                                         epoch takes what is left, and counts its samples right. Schedules, on_step and stops go by updates */
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \
-    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL}
+    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0}
 
 /** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
  *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in

@@ -79,11 +79,13 @@ typedef struct twi_fault {
 /* The scalars of a run. They live in device memory; steps read and advance them. */
 typedef struct twi_control {
     uint64_t seed;
-    uint64_t attempt;     /* the run under way, committed or not: data and random streams */
+    uint64_t attempt;     /* the run or window under way, committed or not: data and random streams */
     uint64_t update;      /* advances only when the update is committed: schedule, Adam */
     double learning_rate; /* of the update under way */
     uint64_t constants;   /* changes whenever parameters did, or workspace may have been overwritten; 0: no promise */
     double loss_scale;    /* one over the loss weight of the whole accumulation window */
+    uint64_t micro;       /* which batch of its window the run is, from 0 */
+    int64_t window_sample; /* samples of the window before this batch */
     twi_fault fault;
 } twi_control;
 
@@ -102,7 +104,7 @@ typedef struct twi_call {
     uint64_t stream;       /* hash of the node's name: random stream of the node */
     int32_t node;          /* index of the graph node, for faults */
     bool first;            /* TWI_SUMMED operands: this call replaces (true) or adds (false) */
-    int64_t sample;        /* position of the chunk's first sample in the effective batch */
+    int64_t sample;        /* position of the chunk's first sample in the batch */
     int64_t begin, end;    /* TWI_BY_RANGE: the part to do */
     int operand_count;
     twi_operand operand[TWI_MAX_OPERANDS];
@@ -138,6 +140,10 @@ static inline int64_t twi_offset(const twi_operand *o, int64_t sample, int64_t i
 /* The random stream of a call: its node's, and another one in every attempt. */
 static inline uint64_t twi_call_stream(const twi_call *call) {
     return call->stream ^ (call->control->attempt + 1) * 0x9E3779B97F4A7C15u;
+}
+/* Position in the effective batch, the whole window, of sample n of the chunk: what random numbers and faults name. */
+static inline int64_t twi_call_position(const twi_call *call, int64_t n) {
+    return call->control->window_sample + call->sample + n;
 }
 /* Elements of the first operand: the range of what runs over them. */
 static inline int64_t twi_call_elements(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }

@@ -21,7 +21,7 @@ static void both_run(const twi_call *call) {
         tw_real *dx = TWI_DATA(tw_real, call, 4) + n * dxo->stride[0];
         int32_t label = TWI_DATA(const int32_t, call, 1)[n * lo->stride[0]];
         bool valid = label >= 0 && label < classes;
-        if (!valid) twi_fault_raise(call->control, TW_ERROR_LABEL, call->node, call->sample + n, label);
+        if (!valid) twi_fault_raise(call->control, TW_ERROR_LABEL, call->node, twi_call_position(call, n), label);
         tw_real largest = x[0], sum = 0;
         for (int64_t c = 1; c < classes; c++)
             if (x[c * xo->stride[1]] > largest) largest = x[c * xo->stride[1]];

@@ -71,7 +71,7 @@ static void loss_run(const twi_call *call) {
         const tw_real *logp = TWI_DATA(const tw_real, call, 0) + n * po->stride[0];
         int32_t label = TWI_DATA(const int32_t, call, 1)[n * lo->stride[0]];
         if (label < 0 || label >= classes) {
-            twi_fault_raise(call->control, TW_ERROR_LABEL, call->node, call->sample + n, label);
+            twi_fault_raise(call->control, TW_ERROR_LABEL, call->node, twi_call_position(call, n), label);
             continue;
         }
         for (int64_t c = 0; c < classes; c++) {

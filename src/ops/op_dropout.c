@@ -57,7 +57,7 @@ static void apply_run(const twi_call *call) {
     tw_real scale = (tw_real)(1 / (1 - (double)attrs->rate)); /* infinite for rate 1, where nothing is kept */
     for (int64_t n = 0; n < xo->shape.dim[0]; n++)
         for (int64_t i = 0; i < count; i++) {
-            uint64_t index = (uint64_t)((call->sample + n) * count + i);
+            uint64_t index = (uint64_t)(twi_call_position(call, n) * count + i);
             uint32_t words[4];
             twi_draw(call->control->seed, TWI_PURPOSE_DROPOUT, stream, index / 4, words);
             bool kept = twi_uniform(words[index % 4]) >= attrs->rate;

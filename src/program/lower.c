@@ -236,6 +236,35 @@ static tw_status seed_losses(twi_lower *lower) {
     return lower->status;
 }
 
+static void move_to_front(tw_program *program) {
+    twi_step last = program->step[program->step_count - 1];
+    memmove(program->step + 1, program->step, (size_t)(program->step_count - 1) * sizeof last);
+    program->step[0] = last;
+}
+
+/* What a window's batches move (running statistics) every batch reads as the one before left it in the shadow: the buffer
+ * that stood for the values becomes one that the program's first steps fill. */
+static tw_status resume_shadows(twi_lower *lower) {
+    tw_program *program = lower->program;
+    const twi_kernel *resume;
+    TWI_TRY(twi_program_kernel(program, "accumulate.resume", &resume));
+    for (int v = 0; v < lower->graph->value_count; v++) {
+        int current = program->value_buffer[v], shadow = 0;
+        if (lower->graph->value[v]->kind != TWI_VALUE_BUFFER || current < 0) continue;
+        twi_buffer values = program->buffer[current];
+        while (shadow < program->buffer_count && !(program->buffer[shadow].source == TWI_SOURCE_SHADOW &&
+                                                   program->buffer[shadow].parameter == values.parameter))
+            shadow++;
+        if (shadow == program->buffer_count) continue; /* nothing moves it */
+        program->buffer[current].source = TWI_SOURCE_ARENA;
+        const int operands[] = {add_buffer(lower, &values), shadow, current};
+        TWI_TRY(lower->status);
+        TWI_TRY(twi_program_add_step(program, resume, NULL, NULL, values.name, TWI_PART_FORWARD, operands));
+        move_to_front(program);
+    }
+    return TW_OK;
+}
+
 static tw_status lower_nodes(twi_lower *lower) {
     const twi_graph *graph = lower->graph;
     lower->part = TWI_PART_FORWARD;
@@ -248,6 +277,7 @@ static tw_status lower_nodes(twi_lower *lower) {
         TWI_TRY(lower->status);
     }
     if (!lower->program->train) return TW_OK;
+    if (lower->program->accumulate) TWI_TRY(resume_shadows(lower));
     lower->part = TWI_PART_BACKWARD;
     for (int i = graph->node_count - 1; i >= 0; i--) {
         lower->node = graph->node[i];
@@ -267,7 +297,8 @@ static tw_status lower_nodes(twi_lower *lower) {
     return lower->status;
 }
 
-/* Losses and gradients are checked before anything persistent changes; then shadows replace what they stand for. */
+/* Losses and gradients are checked before anything persistent changes; then shadows replace what they stand for, in a
+ * window of batches with its update. */
 static tw_status lower_commit(twi_lower *lower) {
     tw_program *program = lower->program;
     const twi_kernel *check, *copy;
@@ -278,14 +309,15 @@ static tw_status lower_commit(twi_lower *lower) {
         TWI_TRY(twi_program_add_step(program, check, NULL, program->loss[i].value->producer,
                                      program->loss[i].value->name, TWI_PART_COMMIT, &loss));
     }
-    if (program->train) TWI_TRY(twi_lower_gradient_check(program));
+    if (program->train) TWI_TRY(twi_lower_gradients(program));
     for (int i = 0, count = program->buffer_count; i < count; i++) {
         if (program->buffer[i].source != TWI_SOURCE_SHADOW) continue;
         twi_buffer target = program->buffer[i];
         target.source = TWI_SOURCE_VALUES;
         int operands[2] = {i, add_buffer(lower, &target)};
         TWI_TRY(lower->status);
-        TWI_TRY(twi_program_add_step(program, copy, NULL, NULL, target.name, TWI_PART_COMMIT, operands));
+        TWI_TRY(twi_program_add_step(program, copy, NULL, NULL, target.name,
+                                     program->accumulate ? TWI_PART_UPDATE : TWI_PART_COMMIT, operands));
     }
     return TW_OK;
 }

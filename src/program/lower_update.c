@@ -1,4 +1,5 @@
-/* The update part: learning rate, one optimizer step over the flat parameter array, and the commit of the counters. */
+/* The end of a training program: gradients summed over a window, where they are, and checked; then the update: learning
+ * rate, one optimizer step over the flat parameter array, and the commit of the counters. */
 #include "program.h"
 #include "update.h"
 
@@ -67,8 +68,10 @@ void twi_schedule_fill(twi_schedule_attrs *attrs, const tw_optimizer_options *o)
     attrs->factor = o->schedule.factor > 0 ? o->schedule.factor : 0.1;
 }
 
-/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. */
-static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, twi_update_attrs *attrs) {
+/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. Without
+ * `frozen`, those whose gradient is only read are left out. */
+static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, bool frozen,
+                               twi_update_attrs *attrs) {
     const twi_store *store = &program->model->store;
     twi_update_segment *segments;
     TWI_TRY(twi_program_block(program, &segments, (size_t)(store->count + 1) * sizeof *segments, "update segments"));
@@ -77,7 +80,7 @@ static tw_status make_segments(tw_program *program, const tw_optimizer_options *
         const tw_value *value = program->model->graph.value[v];
         if (value->kind != TWI_VALUE_PARAMETER || program->gradient_buffer[v] < 0) continue;
         const twi_parameter *parameter = &store->parameter[value->parameter];
-        if (!parameter->trainable) continue; /* its gradient was asked for to be read */
+        if (!parameter->trainable && !frozen) continue;
         float decay = o && (parameter->decayed || o->decay_all) ? o->weight_decay : 0;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
@@ -99,15 +102,35 @@ static tw_status flat_buffer(tw_program *program, const char *name, void *const 
     return twi_program_add_buffer(program, &buffer, index);
 }
 
-tw_status twi_lower_gradient_check(tw_program *program) {
+/* What the update takes: the gradients of a run, or their sums. */
+static tw_status taken_gradients(tw_program *program, int *index) {
+    twi_store *store = &program->model->store;
+    return program->accumulate ? flat_buffer(program, "summed gradients", &store->gradient_sums, index)
+                               : flat_buffer(program, "gradients", &store->gradients, index);
+}
+
+static tw_status add_sums(tw_program *program) {
+    const twi_kernel *sum;
+    twi_update_attrs *attrs;
+    int operands[2];
+    TWI_TRY(twi_program_kernel(program, "accumulate.gradients", &sum));
+    TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "gradient sums"));
+    TWI_TRY(make_segments(program, NULL, true, attrs));
+    TWI_TRY(flat_buffer(program, "gradients", &program->model->store.gradients, &operands[0]));
+    TWI_TRY(taken_gradients(program, &operands[1]));
+    return twi_program_add_step(program, sum, attrs, NULL, "gradients", TWI_PART_COMMIT, operands);
+}
+
+tw_status twi_lower_gradients(tw_program *program) {
     const twi_kernel *check;
     twi_update_attrs *attrs;
-    int gradients;
+    int taken;
+    if (program->accumulate) TWI_TRY(add_sums(program));
     TWI_TRY(twi_program_kernel(program, "commit.check_gradients", &check));
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "gradient check"));
-    TWI_TRY(make_segments(program, NULL, attrs));
-    TWI_TRY(flat_buffer(program, "gradients", &program->model->store.gradients, &gradients));
-    return twi_program_add_step(program, check, attrs, NULL, "gradients", TWI_PART_COMMIT, &gradients);
+    TWI_TRY(make_segments(program, NULL, false, attrs));
+    TWI_TRY(taken_gradients(program, &taken));
+    return twi_program_add_step(program, check, attrs, NULL, "gradients", TWI_PART_COMMIT, &taken);
 }
 
 typedef struct optimizer_rule {
@@ -134,7 +157,7 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     update->beta1 = options->beta1 > 0 ? options->beta1 : 0.9f;
     update->beta2 = options->beta2 > 0 ? options->beta2 : 0.999f;
     update->epsilon = options->epsilon > 0 ? options->epsilon : 1e-8f;
-    TWI_TRY(make_segments(program, options, update));
+    TWI_TRY(make_segments(program, options, false, update));
 
     const twi_kernel *rate, *step, *advance;
     TWI_TRY(twi_program_kernel(program, "schedule.learning_rate", &rate));
@@ -142,7 +165,7 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     TWI_TRY(twi_program_kernel(program, "commit.advance", &advance));
     int operands[TWI_MAX_OPERANDS] = {-1, -1, -1, -1};
     TWI_TRY(flat_buffer(program, "parameters", &store->weights, &operands[0]));
-    TWI_TRY(flat_buffer(program, "gradients", &store->gradients, &operands[1]));
+    TWI_TRY(taken_gradients(program, &operands[1]));
     static const char *const moment_names[TWI_MOMENTS] = {"moment 1", "moment 2"};
     for (int i = 0; i < moments; i++)
         TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[i], &operands[2 + i]));

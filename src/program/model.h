@@ -6,6 +6,16 @@
 #include "store.h"
 #include <talweg/program.h>
 
+/* The batches whose gradients one update sums. */
+typedef struct twi_window {
+    int64_t samples;  /* all it will hold; 0: none is open */
+    int64_t done;     /* those that have run */
+    uint64_t micro;   /* batches that have run */
+    uint64_t attempt; /* one for all of them */
+    double loss;      /* summed over the samples that have run */
+    bool spoilt;      /* a run failed: there will be no update */
+} twi_window;
+
 struct tw_model {
     tw_context *context;
     twi_graph graph;
@@ -21,6 +31,7 @@ struct tw_model {
     uint64_t arena_turns;           /* how often that changed */
     tw_program *programs;           /* linked through tw_program.next; rebound when the arena grows */
     bool update_due;                /* the gradients wait for an update */
+    twi_window window;              /* under way, or the last one */
     char *dump;
 };
 

@@ -26,6 +26,9 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
                         "tw_program_create: neither losses nor outputs: there is nothing to compute");
     if (options->train && options->loss_count == 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: training needs a loss");
+    if (options->accumulate && !options->optimizer)
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "tw_program_create: accumulate needs an optimizer: its update is what ends a window");
     if (!options->train && (options->optimizer || options->gradient_count))
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: optimizer and gradients need train = true");
     for (int i = 0; i < options->loss_count; i++) {
@@ -117,6 +120,7 @@ static tw_status start(tw_program *program, const tw_program_options *options) {
         program->loss[i] =
             (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
     if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
+    if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
     return compile(program, options);
 }
 
@@ -137,6 +141,7 @@ tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, co
     program->model = model;
     program->batch = batch;
     program->train = chosen.train;
+    program->accumulate = chosen.accumulate;
     program->fuse = !chosen.no_fusion;
     program->record = chosen.record_passes;
     tw_status status = start(program, &chosen);
@@ -208,7 +213,7 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     stats.scratch_bytes =
         program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
     stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
-    stats.gradient_bytes = store->gradients ? learned : 0;
+    stats.gradient_bytes = (store->gradients ? learned : 0) + (store->gradient_sums ? learned : 0);
     for (int i = 0; i < TWI_MOMENTS; i++) stats.state_bytes += store->moment[i] ? learned : 0;
     stats.steps = program->step_count;
     stats.segments = program->segment_count;

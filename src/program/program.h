@@ -56,6 +56,7 @@ struct tw_program {
     tw_program *next; /* the model's other programs */
     int64_t batch;
     bool train, fuse, record;
+    bool accumulate; /* sums gradients over a window of runs */
     twi_buffer *buffer;
     int buffer_count, buffer_capacity;
     twi_step *step;
@@ -115,9 +116,20 @@ tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
-/* lower_update.c: a step that raises a fault where a gradient is not finite, and the steps of the update. */
-tw_status twi_lower_gradient_check(tw_program *program);
+/* lower_update.c: steps that sum gradients over a window and raise a fault where one is not finite, and those of the update. */
+tw_status twi_lower_gradients(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
+
+/* ---- window.c: what an update sums gradients over ---- */
+
+/* May the program run, if a window is open? whole: with the update at once. Errors: STATE. */
+tw_status twi_window_admit(const tw_program *program, bool whole, const char *function);
+/* May the program update now? Errors: STATE. */
+tw_status twi_window_admit_update(const tw_program *program);
+/* The window that a run of the program belongs to: its batch alone if none is open. */
+twi_window twi_window_of(const tw_program *program);
+/* Counts what a run of the program added to the open window, if one is. */
+void twi_window_count(const tw_program *program, tw_status status);
 
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data);

@@ -3,6 +3,7 @@
 #include "base/half.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The arena now holds this program's values, and no longer another's. */
@@ -176,10 +177,17 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
                                                   program->buffer[buffer].bytes);
 }
 
+/* A parameter's gradient is what the update takes: the sum over the window, where there is one. */
+static void *address_to_read(const tw_program *program, const twi_buffer *buffer) {
+    if (program->accumulate && buffer->source == TWI_SOURCE_GRADIENT)
+        return twi_store_at(&program->model->store, program->model->store.gradient_sums, buffer->parameter);
+    return twi_program_address(program, (int)(buffer - program->buffer));
+}
+
 static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
     walk w = {.buffer = buffer,
               .host_out = values,
-              .device = twi_program_address(program, (int)(buffer - program->buffer)),
+              .device = address_to_read(program, buffer),
               .real_size = program->model->store.real_size};
     bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
                 (!is_real(buffer->store) || w.real_size == sizeof(float));
@@ -237,11 +245,18 @@ tw_status tw_program_read_parameter_gradient(tw_program *program, const char *na
 
 /* ---- running ---- */
 
+static void name_run(const tw_program *program, const twi_control *control, char *text, size_t size) {
+    bool whole = !(program->train && program->model->window.samples);
+    snprintf(text, size, whole ? "run %llu" : "run %llu, batch %llu of its window",
+             (unsigned long long)control->attempt + 1, (unsigned long long)control->micro + 1);
+}
+
 static tw_status explain_fault(const tw_program *program, const twi_control *control) {
     const twi_fault *fault = &control->fault;
     const twi_node *node = fault->node >= 0 ? program->model->graph.node[fault->node] : NULL;
     const char *op = node ? node->op->name : "program", *name = node ? node->name : "";
-    long long run = (long long)control->attempt + 1;
+    char run[64];
+    name_run(program, control, run, sizeof run);
     double value = isnan(fault->value) ? (double)NAN : fault->value; /* its sign means nothing */
     if (fault->code == TW_ERROR_LABEL)
         return TWI_FAIL(TW_ERROR_LABEL,
@@ -250,25 +265,24 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
                         (long long)node->input[0]->shape.dim[1]);
     if (fault->code == TW_ERROR_NUMERIC && node)
         return TWI_FAIL(TW_ERROR_NUMERIC,
-                        "%s '%s': the loss is %g in run %lld; nothing was updated. Look at the input's scale, or lower "
+                        "%s '%s': the loss is %g in %s; nothing was updated. Look at the input's scale, or lower "
                         "the learning rate",
                         op, name, value, run);
     if (fault->code == TW_ERROR_NUMERIC)
-        return TWI_FAIL(
-            TW_ERROR_NUMERIC,
-            "the gradient of '%s' holds %g in run %lld; nothing was updated. Look at the input's scale, the "
-            "loss weights or the learning rate",
-            twi_store_name_at(&program->model->store, fault->sample - TWI_FAULT_ELEMENT), value, run);
+        return TWI_FAIL(TW_ERROR_NUMERIC,
+                        "the gradient of '%s' holds %g in %s; nothing was updated. Look at the input's scale, the "
+                        "loss weights or the learning rate",
+                        twi_store_name_at(&program->model->store, fault->sample - TWI_FAULT_ELEMENT), value, run);
     return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample,
                     value);
 }
 
-static tw_status collect_losses(tw_program *program, double loss_scale) {
+static tw_status collect_losses(tw_program *program) {
     program->loss_value = 0;
     for (int i = 0; i < program->loss_count; i++) {
         float value;
         TWI_TRY(read_buffer(program, &program->buffer[program->value_buffer[program->loss[i].value->id]], &value));
-        program->loss_value += program->loss[i].weight * (double)value * loss_scale;
+        program->loss_value += program->loss[i].weight * (double)value / (double)program->batch;
     }
     return TW_OK;
 }
@@ -279,21 +293,24 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     if (!program->prepared)
         TWI_TRY(twi_pass_prepare(program)); /* the arena moved, and memory for binding this one lacked then */
     twi_control control;
+    const twi_window window = twi_window_of(program);
     memset(&control, 0, sizeof control);
     control.seed = program->model->seed;
-    control.attempt = store->attempts;
+    control.attempt = window.attempt;
     control.update = store->updates;
     control.learning_rate = store->learning_rate;
     control.constants = 1 + store->version + program->model->arena_turns;
-    control.loss_scale = 1.0 / (double)program->batch;
+    control.loss_scale = 1.0 / (double)window.samples;
+    control.micro = window.micro;
+    control.window_sample = window.done;
     TWI_TRY(context->backend->copy_in(context, store->control, &control, sizeof control));
     TWI_TRY(context->backend->run(context, program->prepared, first, count));
     TWI_TRY(context->backend->copy_out(context, &control, store->control, sizeof control));
-    if (program->train && gradients) store->attempts++;
+    if (program->train && gradients && window.micro == 0) store->attempts++;
     if (gradients) {
         program->ran = true;
         if (program->train) program->model->gradients_by = program;
-        TWI_TRY(collect_losses(program, control.loss_scale));
+        TWI_TRY(collect_losses(program));
     }
     if (control.fault.code) return explain_fault(program, &control);
     if (control.update != store->updates) store->version++;
@@ -309,6 +326,7 @@ static void drop_update(tw_program *program) {
 
 tw_status tw_program_run(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run: program is NULL");
+    TWI_TRY(twi_window_admit(program, true, "tw_program_run"));
     TWI_TRY(check_fed(program, "tw_program_run"));
     drop_update(program);
     return run_segments(program, 0, program->segment_count, true);
@@ -316,21 +334,21 @@ tw_status tw_program_run(tw_program *program) {
 
 tw_status tw_program_run_gradients(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
+    TWI_TRY(twi_window_admit(program, false, "tw_program_run_gradients"));
     TWI_TRY(check_fed(program, "tw_program_run_gradients"));
     drop_update(program);
-    TWI_TRY(run_segments(program, 0, program->update_segment, true));
-    if (program->train) program->model->update_due = true;
-    return TW_OK;
+    tw_status status = run_segments(program, 0, program->update_segment, true);
+    twi_window_count(program, status);
+    if (program->train) program->model->update_due = status == TW_OK;
+    return status;
 }
 
 tw_status tw_program_run_update(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_update: program is NULL");
     if (program->update_segment == program->segment_count)
         return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
-    if (program->model->gradients_by != program || !program->model->update_due)
-        return TWI_FAIL(
-            TW_ERROR_STATE,
-            "tw_program_run_update: there are no gradients of this program; call tw_program_run_gradients first");
+    TWI_TRY(twi_window_admit_update(program));
+    program->model->window.samples = 0; /* whatever comes of it */
     drop_update(program);
     return run_segments(program, program->update_segment, program->segment_count - program->update_segment, false);
 }

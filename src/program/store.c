@@ -14,8 +14,8 @@ void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
 }
 
 void twi_store_drop(twi_store *store) {
-    void **const arrays[] = {&store->weights, &store->gradients, &store->moment[0],       &store->moment[1],
-                             &store->buffers, &store->shadows,   (void **)&store->control};
+    void **const arrays[] = {&store->weights,       &store->gradients, &store->moment[0], &store->moment[1],
+                             &store->gradient_sums, &store->buffers,   &store->shadows,   (void **)&store->control};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         store->context->backend->put(store->context, *arrays[i]);
         *arrays[i] = NULL;
@@ -234,6 +234,11 @@ tw_status twi_store_build(twi_store *store, uint64_t seed) {
 
 tw_status twi_store_need_gradients(twi_store *store) {
     return store->gradients ? TW_OK : get_array(store, &store->gradients, store->learned_count, "gradients");
+}
+
+tw_status twi_store_need_gradient_sums(twi_store *store) {
+    return store->gradient_sums ? TW_OK
+                                : get_array(store, &store->gradient_sums, store->learned_count, "gradient sums");
 }
 
 tw_status twi_store_need_moments(twi_store *store, int count) {

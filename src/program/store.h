@@ -38,6 +38,7 @@ typedef struct twi_store {
     int alias_count, alias_capacity;
     int64_t learned_count, buffer_count;             /* elements, padding included */
     void *weights, *gradients, *moment[TWI_MOMENTS]; /* learned; gradients and moments only once a program asks */
+    void *gradient_sums; /* over a window of batches; only once an accumulating program asks */
     void *buffers, *shadows;
     twi_control *control; /* device memory */
     uint64_t version;     /* changes with every write and update */
@@ -56,6 +57,7 @@ tw_status twi_store_add_alias(twi_store *store, const char *name, int index);
 /* Allocates the flat arrays and draws the initial values. */
 tw_status twi_store_build(twi_store *store, uint64_t seed);
 tw_status twi_store_need_gradients(twi_store *store);
+tw_status twi_store_need_gradient_sums(twi_store *store);
 tw_status twi_store_need_moments(twi_store *store, int count);
 /* The parameter of that name, which may be an alias; -1 if there is none. */
 int twi_store_find(const twi_store *store, const char *name);

@@ -84,8 +84,32 @@ static void report(fit *f, tw_progress_fn call, int evaluated) {
 
 /* ---- an epoch ---- */
 
+static bool accumulates(const fit *f) { return f->trainer->options.accumulate > 1; }
+
+/* Are there no batches left for an update to take, once `step` of the epoch are done? */
+static bool settled(const fit *f, int64_t step) {
+    return step % f->trainer->options.accumulate == 0 || step == f->progress.steps;
+}
+
+/* Samples of the window that begins with the next batch: fewer at the end of an epoch. */
+static int64_t window_samples(const fit *f) {
+    const tw_trainer_options *o = &f->trainer->options;
+    const int64_t begin = f->progress.step * o->batch, count = tw_dataset_count(f->train.dataset),
+                  end = begin + (int64_t)o->accumulate * o->batch,
+                  last = o->drop_last ? count - count % o->batch : count;
+    return (end < last ? end : last) - begin;
+}
+
+/* One batch of a window, and the update that ends it. */
+static tw_status run_in_window(fit *f, const twi_fed *fed) {
+    const int64_t step = f->progress.step;
+    if (settled(f, step)) TWI_TRY(tw_window_open(f->trainer->model, window_samples(f)));
+    TWI_TRY(tw_program_run_gradients(fed->program));
+    return settled(f, step + 1) ? tw_program_run_update(fed->program) : TW_OK;
+}
+
 static tw_status step(fit *f, const twi_fed *fed) {
-    TWI_TRY(tw_program_run(fed->program));
+    TWI_TRY(accumulates(f) ? run_in_window(f, fed) : tw_program_run(fed->program));
     return twi_tally_add(&f->tally, f->trainer, fed);
 }
 
@@ -114,7 +138,7 @@ static tw_status train_epoch(fit *f) {
         const double done = now();
         count_step(f, fed.count, began);
         began = done; /* so that the callback's time counts, with the next step */
-        report(f, f->trainer->options.on_step, p->epoch);
+        if (settled(f, p->step)) report(f, f->trainer->options.on_step, p->epoch);
     }
     return TW_OK;
 }
@@ -181,10 +205,11 @@ static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *tr
  * before and those to come. */
 static void settle_schedule(tw_trainer *trainer, int64_t steps) {
     tw_schedule *schedule = &trainer->options.optimizer.schedule;
+    const int64_t every = trainer->options.accumulate, updates = (steps + every - 1) / every; /* an epoch */
     *schedule = trainer->schedule;
-    schedule->warmup += (int64_t)llround(trainer->options.warmup_epochs * (double)steps);
+    schedule->warmup += (int64_t)llround(trainer->options.warmup_epochs * (double)updates);
     if (!schedule->total)
-        schedule->total = (int64_t)tw_model_get_updates(trainer->model) + trainer->options.epochs * steps;
+        schedule->total = (int64_t)tw_model_get_updates(trainer->model) + trainer->options.epochs * updates;
 }
 
 static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) {
@@ -204,9 +229,10 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     TWI_TRY(twi_feed_open(&f->train, trainer, TWI_USE_TRAIN, train));
     if (test) TWI_TRY(twi_feed_open(&f->test, trainer, TWI_USE_EVALUATE, test));
     twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_INFO,
-                 "fit: %lld samples, %s, batch %d, %lld steps an epoch, epochs %d to %d, seed %llu",
+                 "fit: %lld samples, %s, batch %d, %d an update, %lld steps an epoch, epochs %d to %d, seed %llu",
                  (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch,
-                 (long long)f->progress.steps, f->progress.epoch + 1, f->progress.epochs, (unsigned long long)o->seed);
+                 o->accumulate, (long long)f->progress.steps, f->progress.epoch + 1, f->progress.epochs,
+                 (unsigned long long)o->seed);
     return TW_OK;
 }
 
@@ -229,6 +255,7 @@ tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_
     if (status == TW_OK) status = run(&f);
     twi_feed_close(&f.test);
     twi_feed_close(&f.train);
+    if (accumulates(&f)) tw_window_close(trainer->model); /* one that failed is still open */
     trainer->fitting = false;
     if (status == TW_OK || status == TW_STOPPED) return status;
     return twi_fail_within(status, "tw_trainer_fit");

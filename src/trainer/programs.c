@@ -30,7 +30,10 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, tw_progra
     options.loss_count = loss.value != NULL;
     options.outputs = &output;
     options.output_count = 1;
-    if (r->optimized) options.optimizer = &trainer->options.optimizer;
+    if (r->optimized) {
+        options.optimizer = &trainer->options.optimizer;
+        options.accumulate = trainer->options.accumulate > 1;
+    }
     return tw_program_create(out, trainer->model, batch, &options);
 }
 

@@ -15,6 +15,7 @@ static void fill_defaults(tw_trainer_options *o, const tw_model *model) {
     if (!o->evaluation_batch)
         o->evaluation_batch = o->batch > DEFAULT_EVALUATION_BATCH ? o->batch : DEFAULT_EVALUATION_BATCH;
     if (!o->evaluate_every) o->evaluate_every = 1;
+    if (!o->accumulate) o->accumulate = 1;
     if (!o->seed) o->seed = tw_model_get_seed(model);
     o->optimizer.size = sizeof o->optimizer;
 }

@@ -83,7 +83,7 @@ static void dropout(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_draw_key(call->control->seed, TWI_PURPOSE_DROPOUT, key);
     uint64_t stream = twi_call_stream(call);
     for (int64_t n = 0; n < samples; n++, x += count, y += count) {
-        uint64_t index = (uint64_t)(call->sample + n) * (uint64_t)count;
+        uint64_t index = (uint64_t)twi_call_position(call, n) * (uint64_t)count;
         uint8_t *drawn = workspace->scratch, *kept = drawn + index % 4;
         for (int64_t i = 0; i < count + 4; i += 4 * DRAWS)
             draw_kept(drawn + i, (index + (uint64_t)i) / 4, stream, key, least);

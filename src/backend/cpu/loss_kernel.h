@@ -98,7 +98,7 @@ static void softmax_cross_entropy(const twi_call *call, const twi_cpu_workspace 
         int32_t label = TWI_DATA(const int32_t, call, 1)[n];
         row_sum row = row_exponentials(e, x, classes);
         if (label < 0 || label >= classes) {
-            twi_fault_raise(call->control, TW_ERROR_LABEL, call->node, call->sample + n, label);
+            twi_fault_raise(call->control, TW_ERROR_LABEL, call->node, twi_call_position(call, n), label);
         } else {
             float log_sum = logf(row.sum);
             loss += (double)(1 - smoothing) * (log_sum + (row.largest - x[label]));

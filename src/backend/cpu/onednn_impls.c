@@ -143,7 +143,7 @@ static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *ma
 /* A primitive that fails after it was made has met the machine's limits; the run ends with that fault. */
 static void execute(twi_onednn_op *op, const twi_call *call, int worker, void *const *data, void *scratch) {
     if (!twi_onednn_execute(op, worker, data, scratch))
-        twi_fault_raise(call->control, TW_ERROR_DEVICE, call->node, call->sample, 0);
+        twi_fault_raise(call->control, TW_ERROR_DEVICE, call->node, twi_call_position(call, 0), 0);
 }
 
 /* Data by role; the weights' is left to the caller. */

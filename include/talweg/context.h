@@ -31,10 +31,11 @@ typedef struct tw_context_options {
     tw_log_level log_level;        /**< most verbose level passed on; 0 passes errors only */
     tw_memory_hook_fn memory_hook; /**< failure injection; NULL: none */
     void *memory_hook_user;
+    size_t device_memory_limit;    /**< cap on the memory of a GPU in bytes; 0: none */
 } tw_context_options;
-#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL}
+#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0}
 
-/** Opens a device: "cpu", or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu" does, takes no
+/** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu" does, takes no
  *  memory for activations, and refuses to run. The caller owns *out.
  *  Errors: TW_ERROR_DEVICE for a device that is not there (the text names what is missing). */
 TW_API TW_WARN_UNUSED tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options);
@@ -42,7 +43,7 @@ TW_API TW_WARN_UNUSED tw_status tw_context_create(tw_context **out, const char *
 /** Destroys a context; everything made from it must be gone before. NULL is fine. */
 TW_API void tw_context_destroy(tw_context *context);
 
-/** The device in use, e.g. "cpu". */
+/** The device in use: "cpu", "cuda:0". */
 TW_API const char *tw_context_get_device(const tw_context *context);
 
 /** Number of workers, the calling thread included. */
@@ -58,6 +59,9 @@ typedef struct tw_memory_stats {
 
 /** Host memory held through this context, in bytes. */
 TW_API tw_memory_stats tw_context_get_memory(const tw_context *context);
+
+/** Memory of the device held through this context: of a GPU its own; on the CPU the same as tw_context_get_memory. */
+TW_API tw_memory_stats tw_context_get_device_memory(const tw_context *context);
 
 /** Sets the cap on host memory in bytes; 0: none. Memory already held is kept. */
 TW_API void tw_context_set_memory_limit(tw_context *context, size_t bytes);

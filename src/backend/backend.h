@@ -17,9 +17,11 @@ typedef struct twi_backend {
     /* How many workers want scratch of their own. */
     int (*workers)(const tw_context *context);
 
-    /* Device memory, zeroed and aligned to 256 bytes at least. put(NULL) is fine. */
+    /* Device memory, zeroed and aligned to 256 bytes at least; `what` is kept. put(NULL) is fine. */
     tw_status (*get)(tw_context *context, void **out, size_t bytes, const char *what);
     void (*put)(tw_context *context, void *memory);
+    /* What get holds; NULL: it is part of the context's own memory. */
+    tw_memory_stats (*get_memory)(const tw_context *context);
     /* Host <-> device, done when it returns. */
     tw_status (*copy_in)(tw_context *context, void *device, const void *host, size_t bytes);
     tw_status (*copy_out)(tw_context *context, void *host, const void *device, size_t bytes);

@@ -14,8 +14,9 @@ struct tw_context {
     struct twi_registry *own_registry;   /* the built-in ops and a user's; NULL while there are none of a user's */
     bool plans_only;                     /* opened on "plan:...": builds and plans, and refuses to run */
     const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
+    size_t device_memory_limit;        /* 0: none */
     void *device;                      /* the back end's own state for this context */
-    char device_name[32];
+    char device_name[40];
 };
 
 /* The part of a context that needs no device: memory, workers and log. NULL options mean all defaults. */

@@ -22,6 +22,7 @@ tw_status twi_context_open(tw_context **out, const tw_context_options *options) 
         return status;
     }
     context->memory = memory;
+    context->device_memory_limit = o.device_memory_limit;
     context->log = (twi_log){.fn = o.log, .user = o.log_user, .level = o.log_level};
     status = twi_pool_create(&context->pool, memory, o.threads ? o.threads : twi_processor_count());
     if (status) {

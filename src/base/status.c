@@ -1,4 +1,5 @@
-/* Status names, the thread's last error text and the version. Deciding what fails, and why, is left to the callers. */
+/* Status names, the wording of failures and the version. Where the text is kept is last_error.c's; deciding what fails, and
+ * why, is left to the callers. */
 #include "status.h"
 
 #include <stdarg.h>
@@ -6,9 +7,6 @@
 #include <string.h>
 
 #define ERROR_TEXT 2048
-
-/* The one mutable state outside a context: each thread sees only its own failures. */
-static _Thread_local char last_error[ERROR_TEXT];
 
 static const char *const status_names[] = {
     [TW_OK] = "TW_OK",
@@ -33,10 +31,6 @@ const char *tw_status_name(tw_status status) {
     return index < sizeof status_names / sizeof status_names[0] ? status_names[index] : "unknown tw_status";
 }
 
-const char *tw_last_error(void) { return last_error; }
-
-void tw_clear_error(void) { last_error[0] = '\0'; }
-
 /* Both functions format aside first: an argument may be the text of the previous failure itself. */
 void twi_fail(const char *format, ...) {
     char text[ERROR_TEXT];
@@ -44,7 +38,7 @@ void twi_fail(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    memcpy(last_error, text, strlen(text) + 1);
+    twi_set_error(text);
 }
 
 tw_status twi_fail_within(tw_status code, const char *prefix_format, ...) {
@@ -54,8 +48,8 @@ tw_status twi_fail_within(tw_status code, const char *prefix_format, ...) {
     vsnprintf(text, sizeof text, prefix_format, arguments);
     va_end(arguments);
     strncat(text, ": ", sizeof text - 1 - strlen(text));
-    strncat(text, last_error, sizeof text - 1 - strlen(text));
-    memcpy(last_error, text, strlen(text) + 1);
+    strncat(text, tw_last_error(), sizeof text - 1 - strlen(text));
+    twi_set_error(text);
     return code;
 }
 

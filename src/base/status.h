@@ -21,6 +21,8 @@
         if (status) goto label;    \
     } while (0)
 
+/* Keeps a text as the thread's last error; for twi_fail. `text` is not the kept one itself. */
+void twi_set_error(const char *text);
 void twi_fail(const char *format, ...) TW_PRINTF(1, 2);
 /* Puts "prefix: " before the current message (for a caller that knows the file or layer); returns `code` unchanged. */
 tw_status twi_fail_within(tw_status code, const char *prefix_format, ...) TW_PRINTF(2, 3);

@@ -1,38 +1,50 @@
 /* Opening a context on a device: chooses the back end by the device's name. */
-#include "backend/backend.h"
+#include "backend/cuda_plugin.h"
 #include "base/options.h"
 #include "ops/op.h"
 
 #include <stdio.h>
 #include <string.h>
 
-typedef struct device_name {
-    const char *name;
-    const twi_backend *backend;
-} device_name;
+#define PLAN "plan:" /* builds and plans for the device behind it, and refuses to run */
 
-static const device_name devices[] = {{"cpu", &twi_backend_cpu}};
+static bool begins(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
+
+static tw_status open_on(tw_context *context, const twi_backend *backend, const char *name) {
+    snprintf(context->device_name, sizeof context->device_name, "%s%s", context->plans_only ? PLAN : "", name);
+    context->registry = &twi_registry_builtin;
+    context->backend = backend;
+    return backend->open(context, &context->device);
+}
+
+static tw_status open_cuda(tw_context *context, const char *name) {
+    twi_cuda_driver driver;
+    const twi_backend *backend;
+    TWI_TRY(twi_cuda_ask_driver(&driver));
+    TWI_TRY(twi_cuda_load(&backend));
+    return open_on(context, backend, name);
+}
+
+/* The best there is. What keeps a GPU from being used is told, and is no failure. */
+static tw_status open_best(tw_context *context) {
+    if (open_cuda(context, "cuda:0") == TW_OK) return TW_OK;
+    twi_log_line(&context->log, TW_LOG_INFO, "device: cpu, because %s", tw_last_error());
+    tw_clear_error();
+    return open_on(context, &twi_backend_cpu, "cpu");
+}
 
 static tw_status open_device(tw_context *context, const char *device) {
-    static const char plan[] = "plan:"; /* builds and plans for the device behind it, and refuses to run */
-    context->plans_only = strncmp(device, plan, sizeof plan - 1) == 0;
-    const char *wanted = context->plans_only ? device + sizeof plan - 1 : device;
-    if (strcmp(wanted, "auto") == 0) {
-        wanted = devices[0].name;
-        twi_log_line(&context->log, TW_LOG_INFO, "device: cpu (this build has no other back end)");
-    }
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
-        if (strcmp(wanted, devices[i].name) != 0) continue;
-        context->backend = devices[i].backend;
-        context->registry = &twi_registry_builtin;
-        snprintf(context->device_name, sizeof context->device_name, "%s%s", context->plans_only ? plan : "",
-                 devices[i].name);
-        return context->backend->open(context, &context->device);
-    }
-    return TWI_FAIL(TW_ERROR_DEVICE,
-                    "tw_context_create: there is no device '%s' here; this build knows \"auto\" and \"cpu\", and "
-                    "\"plan:cpu\" to plan without running",
-                    device);
+    context->plans_only = begins(device, PLAN);
+    const char *wanted = context->plans_only ? device + strlen(PLAN) : device;
+    if (strcmp(wanted, "cpu") == 0) return open_on(context, &twi_backend_cpu, wanted);
+    if (!context->plans_only && strcmp(wanted, "auto") == 0) return open_best(context);
+    if (!context->plans_only && (strcmp(wanted, "cuda") == 0 || begins(wanted, "cuda:")))
+        return open_cuda(context, wanted);
+    return TWI_FAIL(
+        TW_ERROR_DEVICE,
+        "tw_context_create: there is no device '%s'; write \"auto\", \"cpu\", \"cuda:0\", or \"plan:cpu\" to plan "
+        "without running",
+        device);
 }
 
 tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options) {
@@ -55,4 +67,9 @@ void tw_context_destroy(tw_context *context) {
     context->backend->close(context, context->device);
     twi_put(context->memory, context->own_registry);
     twi_context_close(context);
+}
+
+tw_memory_stats tw_context_get_device_memory(const tw_context *context) {
+    return context && context->backend->get_memory ? context->backend->get_memory(context)
+                                                   : tw_context_get_memory(context);
 }

@@ -11,6 +11,12 @@
 typedef struct twi_cuda_dnn twi_cuda_dnn;   /* cudnn.c: a handle, or the description of a device that is not here */
 typedef struct twi_cuda_blas twi_cuda_blas; /* cublaslt.c */
 
+typedef struct twi_cuda_block {
+    void *memory;
+    size_t bytes;
+    const char *what;
+} twi_cuda_block;
+
 typedef struct twi_cuda_device {
     tw_context *context;
     int ordinal;          /* -1: described, not here: plans only */
@@ -22,9 +28,15 @@ typedef struct twi_cuda_device {
     cudaStream_t copies;  /* of data on their way in */
     twi_cuda_dnn *dnn;    /* NULL: built without cuDNN */
     twi_cuda_blas *blas;  /* NULL where described: its heuristics need a device */
+    bool each_step;       /* TALWEG_SYNC=1: no graphs; waits for every step, and names the one that fails */
+    twi_cuda_block *block; /* device memory held */
+    int block_count, block_capacity;
+    tw_memory_stats memory;
     bool lost;            /* a sticky error: every later call answers so */
     char loss[256];       /* what it was */
 } twi_cuda_device;
+
+extern const twi_backend twi_backend_cuda;
 
 static inline twi_cuda_device *twi_cuda_of(const tw_context *context) { return context->device; }
 
@@ -54,6 +66,11 @@ extern const twi_cuda_family twi_cuda_cublaslt; /* matrix products */
 extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */
 
 /* ---- failures: cuda_error.c. Each status is checked; the text names the call, the vendor's own word for it and a remedy ---- */
+
+/* Notes a failure after which the device is of no use, and answers with it. */
+tw_status twi_cuda_lost(twi_cuda_device *device, const char *cause);
+/* TW_OK, or the failure that a lost device answers every call with. */
+tw_status twi_cuda_usable(const twi_cuda_device *device);
 
 /* TW_OK, or the status that fits: out of memory with what is held, a lost device (sticky) from then on in every call. */
 tw_status twi_cuda_check(twi_cuda_device *device, cudaError_t error, const char *call);

@@ -1,0 +1,15 @@
+/* Device memory of a context: every block is known by use and size, so that a cap holds, statistics are exact, and running
+ * out says what holds how much. */
+#ifndef TWI_CUDA_MEMORY_H
+#define TWI_CUDA_MEMORY_H
+
+#include "cuda.h"
+
+tw_status twi_cuda_get(tw_context *context, void **out, size_t bytes, const char *what);
+void twi_cuda_put(tw_context *context, void *memory);
+tw_memory_stats twi_cuda_get_memory(const tw_context *context);
+
+/* Out of memory in any of the vendor's words: what is held, by use, and what the device has left. bytes 0: not known. */
+tw_status twi_cuda_out_of_memory(twi_cuda_device *device, size_t bytes, const char *what);
+
+#endif

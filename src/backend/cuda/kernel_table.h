@@ -1,0 +1,12 @@
+/* The tables of kernels/: which row runs a kernel record. */
+#ifndef TWI_CUDA_KERNEL_TABLE_H
+#define TWI_CUDA_KERNEL_TABLE_H
+
+#include "launch.h"
+
+/* The row of a kernel record, or NULL. */
+const twk_entry *twi_cuda_find_entry(const char *kernel);
+/* cudaErrorNoKernelImageForDevice if no kernel was built for the current device. kernels/probe.cu */
+cudaError_t twk_probe(void);
+
+#endif

@@ -1,0 +1,328 @@
+/* Stands for the calls of cuBLASLt that the library makes: checks what the real ones check (states of descriptors, shapes,
+ * leading dimensions, element types, alignment, workspace, that addresses are the device's) and computes the product by
+ * plain loops on the emulated stream. An algorithm holds only for the problem that it was chosen for. */
+#include "emu.h"
+
+#include <cublasLt.h>
+#include <memory>
+#include <string.h>
+#include <vector>
+
+extern "C" {
+#include "base/half.h"
+}
+
+struct cublasLtContext {
+    uint32_t mark;
+};
+
+namespace {
+
+const uint32_t MARK = 0x6c74u;
+const uint64_t ALGORITHM = 0x7461776c676f7269u;
+
+struct Layout { // in a cublasLtMatrixLayoutOpaque_t
+    uint64_t mark;
+    uint32_t type;
+    uint64_t rows, columns;
+    int64_t leading;
+};
+
+struct Operation { // in a cublasLtMatmulDescOpaque_t
+    uint64_t mark;
+    int32_t compute, scale;
+    int32_t left, right;
+    uint32_t epilogue;
+    const void *bias;
+};
+
+struct Preference { // in a cublasLtMatmulPreferenceOpaque_t
+    uint64_t mark;
+    uint64_t workspace;
+    uint32_t alignment[4];
+    uint32_t schemes;
+};
+
+struct Algorithm { // in a cublasLtMatmulAlgo_t
+    uint64_t mark, problem, workspace;
+    uint32_t alignment[4];
+};
+
+template <class Inside, class Opaque> Inside *view(Opaque *opaque) {
+    static_assert(sizeof(Inside) <= sizeof(Opaque), "fits the vendor's struct");
+    auto *inside = reinterpret_cast<Inside *>(opaque);
+    return inside && inside->mark == MARK ? inside : nullptr;
+}
+
+template <class Inside, class Opaque> cublasStatus_t make(const char *call, Opaque **out, const Inside &value) {
+    if (!out) return CUBLAS_STATUS_INVALID_VALUE;
+    *out = nullptr;
+    if (emu_call(call)) return CUBLAS_STATUS_ALLOC_FAILED;
+    *out = new Opaque;
+    memset(*out, 0, sizeof **out);
+    memcpy(*out, &value, sizeof value);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class Inside, class Opaque> cublasStatus_t destroy(Opaque *opaque) {
+    if (!view<Inside>(opaque)) return CUBLAS_STATUS_INVALID_VALUE;
+    memset(opaque, 0, sizeof *opaque); // so that a later use is seen
+    delete opaque;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T> cublasStatus_t set(T *field, const void *buffer, size_t size) {
+    if (!buffer || size != sizeof *field) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(field, buffer, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t size_of(uint32_t type) { return type == CUDA_R_32F ? 4 : type == CUDA_R_16F || type == CUDA_R_16BF ? 2 : 0; }
+
+float load(const void *data, uint32_t type, size_t at) {
+    if (type == CUDA_R_32F) return static_cast<const float *>(data)[at];
+    uint16_t bits = static_cast<const uint16_t *>(data)[at];
+    return type == CUDA_R_16F ? twi_f16_to_f32(bits) : twi_bf16_to_f32(bits);
+}
+
+void store(void *data, uint32_t type, size_t at, float value) {
+    if (type == CUDA_R_32F)
+        static_cast<float *>(data)[at] = value;
+    else
+        static_cast<uint16_t *>(data)[at] = type == CUDA_R_16F ? twi_f16_from_f32(value) : twi_bf16_from_f32(value);
+}
+
+size_t bytes_of(const Layout &m) {
+    return m.columns ? ((m.columns - 1) * static_cast<size_t>(m.leading) + m.rows) * size_of(m.type) : 0;
+}
+
+bool has_bias(uint32_t epilogue) {
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
+
+// The whole problem of a product, as the calls that choose and run it see it.
+struct Problem {
+    Operation operation;
+    Layout left, right, result;
+    uint64_t rows, columns, depth;
+
+    uint64_t hash() const {
+        const uint64_t words[] = {left.type,
+                                  left.rows,
+                                  left.columns,
+                                  static_cast<uint64_t>(left.leading),
+                                  right.type,
+                                  right.rows,
+                                  right.columns,
+                                  static_cast<uint64_t>(right.leading),
+                                  result.type,
+                                  result.rows,
+                                  result.columns,
+                                  static_cast<uint64_t>(result.leading),
+                                  rows,
+                                  columns,
+                                  depth,
+                                  operation.epilogue,
+                                  static_cast<uint64_t>(operation.left),
+                                  static_cast<uint64_t>(operation.right)};
+        uint64_t hash = 14695981039346656037u;
+        for (uint64_t word : words) hash = (hash ^ word) * 1099511628211u;
+        return hash;
+    }
+};
+
+cublasStatus_t read_problem(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t left, cublasLtMatrixLayout_t right,
+                            cublasLtMatrixLayout_t given, cublasLtMatrixLayout_t result, Problem *p) {
+    const Operation *o = view<Operation>(operation);
+    const Layout *a = view<Layout>(left), *b = view<Layout>(right), *c = view<Layout>(given), *d = view<Layout>(result);
+    if (!o || !a || !b || !c || !d || memcmp(c, d, sizeof *c) != 0) return CUBLAS_STATUS_INVALID_VALUE;
+    bool turned_a = o->left == CUBLAS_OP_T, turned_b = o->right == CUBLAS_OP_T;
+    uint64_t m = turned_a ? a->columns : a->rows, k = turned_a ? a->rows : a->columns;
+    uint64_t depth = turned_b ? b->columns : b->rows, n = turned_b ? b->rows : b->columns;
+    if (k != depth || d->rows != m || d->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
+    if (o->compute != CUBLAS_COMPUTE_32F || o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o->epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias(o->epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    *p = {*o, *a, *b, *d, m, n, k};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+bool aligned(const void *address, size_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
+
+void compute(const Problem &p, const void *a, const void *b, void *d) {
+    bool turned_a = p.operation.left == CUBLAS_OP_T, turned_b = p.operation.right == CUBLAS_OP_T;
+    size_t lda = static_cast<size_t>(p.left.leading), ldb = static_cast<size_t>(p.right.leading);
+    size_t ldd = static_cast<size_t>(p.result.leading);
+    for (size_t column = 0; column < p.columns; column++)
+        for (size_t row = 0; row < p.rows; row++) {
+            float sum = 0;
+            for (size_t k = 0; k < p.depth; k++)
+                sum += load(a, p.left.type, turned_a ? row * lda + k : k * lda + row) *
+                       load(b, p.right.type, turned_b ? k * ldb + column : column * ldb + k);
+            if (has_bias(p.operation.epilogue)) sum += load(p.operation.bias, p.result.type, row);
+            if (p.operation.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && sum < 0) sum = 0;
+            store(d, p.result.type, column * ldd + row, sum);
+        }
+}
+
+} // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
+    if (!out) return CUBLAS_STATUS_INVALID_VALUE;
+    *out = nullptr;
+    if (emu_call("cublasLtCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
+    *out = new cublasLtContext{MARK};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    if (!handle || handle->mark != MARK) return CUBLAS_STATUS_NOT_INITIALIZED;
+    handle->mark = 0;
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusName(cublasStatus_t status) {
+    static const struct {
+        cublasStatus_t status;
+        const char *name;
+    } names[] = {{CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS"},
+                 {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED"},
+                 {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED"},
+                 {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE"},
+                 {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED"},
+                 {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED"}};
+    for (const auto &row : names)
+        if (row.status == status) return row.name;
+    return "CUBLAS_STATUS_?";
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t leading) {
+    if (!size_of(type)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!rows || !columns || leading < 0 || static_cast<uint64_t>(leading) < rows) return CUBLAS_STATUS_INVALID_VALUE;
+    return make("cublasLtMatrixLayoutCreate", out, Layout{MARK, type, rows, columns, leading});
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy<Layout>(layout); }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
+    return make("cublasLtMatmulDescCreate", out,
+                Operation{MARK, compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) { return destroy<Operation>(operation); }
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *buffer, size_t size) {
+    Operation *o = view<Operation>(operation);
+    if (!o || emu_call("cublasLtMatmulDescSetAttribute")) return CUBLAS_STATUS_INVALID_VALUE;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set(&o->left, buffer, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set(&o->right, buffer, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set(&o->epilogue, buffer, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set(&o->bias, buffer, size);
+    default:
+        emu_misuse("cublasLtMatmulDescSetAttribute: attribute %d is not emulated", static_cast<int>(attribute));
+    }
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
+    return make("cublasLtMatmulPreferenceCreate", out,
+                Preference{MARK, 0, {256, 256, 256, 256}, CUBLASLT_REDUCTION_SCHEME_MASK});
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    return destroy<Preference>(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *buffer,
+                                                    size_t size) {
+    Preference *p = view<Preference>(preference);
+    if (!p || emu_call("cublasLtMatmulPreferenceSetAttribute")) return CUBLAS_STATUS_INVALID_VALUE;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return set(&p->workspace, buffer, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return set(&p->schemes, buffer, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return set(&p->alignment[0], buffer, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return set(&p->alignment[1], buffer, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return set(&p->alignment[2], buffer, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return set(&p->alignment[3], buffer, size);
+    default:
+        emu_misuse("cublasLtMatmulPreferenceSetAttribute: attribute %d is not emulated", static_cast<int>(attribute));
+    }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t left, cublasLtMatrixLayout_t right,
+                                              cublasLtMatrixLayout_t given, cublasLtMatrixLayout_t result,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t found[], int *count) {
+    const Preference *preferred = view<Preference>(preference);
+    if (!handle || handle->mark != MARK) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (!preferred || wanted < 1 || !found || !count) return CUBLAS_STATUS_INVALID_VALUE;
+    *count = 0;
+    if (emu_call("cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_NOT_SUPPORTED;
+    Problem p;
+    cublasStatus_t status = read_problem(operation, left, right, given, result, &p);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    Algorithm algorithm = {ALGORITHM, p.hash(), 0, {}};
+    memcpy(algorithm.alignment, preferred->alignment, sizeof algorithm.alignment);
+    if (p.depth > 64 && preferred->workspace >= 4096) algorithm.workspace = 4096; // as one that splits the depth would
+    memset(found, 0, sizeof *found);
+    static_assert(sizeof algorithm <= sizeof found->algo, "fits the vendor's struct");
+    memcpy(&found->algo, &algorithm, sizeof algorithm);
+    found->workspaceSize = algorithm.workspace;
+    found->state = CUBLAS_STATUS_SUCCESS;
+    *count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t left, const void *b, cublasLtMatrixLayout_t right,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t given, void *d,
+                              cublasLtMatrixLayout_t result, const cublasLtMatmulAlgo_t *chosen, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+    if (!handle || handle->mark != MARK) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (emu_call("cublasLtMatmul")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    Problem p;
+    Algorithm algorithm;
+    if (!alpha || !beta || !a || !b || !c || !d || !chosen || c != d) return CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t status = read_problem(operation, left, right, given, result, &p);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    memcpy(&algorithm, chosen, sizeof algorithm);
+    if (*static_cast<const float *>(alpha) != 1 || *static_cast<const float *>(beta) != 0)
+        emu_misuse("cublasLtMatmul: only alpha 1 and beta 0 are emulated");
+    if (algorithm.mark != ALGORITHM || algorithm.problem != p.hash()) return CUBLAS_STATUS_INVALID_VALUE;
+    if (workspace_bytes < algorithm.workspace || (algorithm.workspace && !aligned(workspace, 256)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const void *addresses[] = {a, b, c, d};
+    for (int i = 0; i < 4; i++)
+        if (!aligned(addresses[i], algorithm.alignment[i])) return CUBLAS_STATUS_INVALID_VALUE;
+    size_t bias_bytes = has_bias(p.operation.epilogue) ? p.rows * size_of(p.result.type) : 0;
+    if (bias_bytes && (!p.operation.bias || !aligned(p.operation.bias, 16))) return CUBLAS_STATUS_INVALID_VALUE;
+    std::vector<emu_range> reads = {{a, bytes_of(p.left)}, {b, bytes_of(p.right)}};
+    std::vector<emu_range> writes = {{d, bytes_of(p.result)}};
+    if (bias_bytes) reads.push_back({p.operation.bias, bias_bytes});
+    if (algorithm.workspace) writes.push_back({workspace, algorithm.workspace});
+    size_t used = algorithm.workspace;
+    auto work = [p, a, b, d, workspace, used] {
+        if (used) memset(workspace, 0xa5, used); // whoever counts on what was there is wrong
+        compute(p, a, b, d);
+    };
+    return emu_enqueue(stream, "cublasLtMatmul", work, reads, writes) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                                                     : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+}

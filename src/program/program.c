@@ -86,6 +86,23 @@ static tw_status share_arena(tw_program *program) {
     return twi_pass_prepare(program);
 }
 
+/* As large as the largest value that is fed or read. */
+static tw_status get_staging(tw_program *program) {
+    size_t bytes = 0;
+    if (twi_program_context(program)->backend->host_memory) return TW_OK;
+    for (int v = 0; v < program->value_count; v++) {
+        const uint8_t kind = program->model->graph.value[v]->kind;
+        const int kept[] = {program->value_buffer[v], program->gradient_buffer[v]};
+        const bool always[] = {kind == TWI_VALUE_INPUT, kind == TWI_VALUE_PARAMETER};
+        for (int k = 0; k < 2; k++) {
+            if (kept[k] < 0) continue;
+            const bool readable = always[k] || program->buffer[twi_program_root(program, kept[k])].pinned;
+            if (readable && program->buffer[kept[k]].bytes > bytes) bytes = program->buffer[kept[k]].bytes;
+        }
+    }
+    return twi_get(twi_program_context(program)->memory, &program->staging, bytes, 1, "staging");
+}
+
 static tw_status record(tw_program *program, tw_pass pass) {
     return program->record ? twi_program_write_dump(program, pass) : TW_OK;
 }
@@ -102,7 +119,9 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(twi_pass_choose(program));
     TWI_TRY(record(program, TW_PASS_CHOOSE));
     TWI_TRY(twi_pass_memory_plan(program));
-    return twi_program_context(program)->plans_only ? TW_OK : share_arena(program);
+    if (twi_program_context(program)->plans_only) return TW_OK;
+    TWI_TRY(get_staging(program));
+    return share_arena(program);
 }
 
 static tw_status start(tw_program *program, const tw_program_options *options) {
@@ -175,7 +194,7 @@ void tw_program_destroy(tw_program *program) {
     }
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
     void *const owned[] = {program->buffer,          program->step, program->segment, program->value_buffer,
-                           program->gradient_buffer, program->loss, program->fed};
+                           program->gradient_buffer, program->loss, program->fed,     program->staging};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
     twi_put(memory, program);
 }

@@ -74,6 +74,7 @@ struct tw_program {
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
+    void *staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
     bool *fed; /* per graph value: an input that lies in the arena */
     bool ran;  /* since the arena is this program's */
     double loss_value;

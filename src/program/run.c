@@ -52,7 +52,7 @@ typedef struct walk {
     const char *host_in; /* feeding */
     tw_dtype dtype;
     void *host_out; /* reading */
-    char *device;
+    void *memory;   /* the device's, or what goes there or came from there */
     size_t real_size;
 } walk;
 
@@ -62,31 +62,31 @@ static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_AC
 static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
     const char *from = w->host_in + (size_t)i * tw_dtype_size(w->dtype);
     if (w->dtype == TW_F32 && w->real_size == sizeof(float)) {
-        for (int64_t k = 0; k < count; k++) ((float *)w->device)[at + k * step] = ((const float *)from)[k];
+        for (int64_t k = 0; k < count; k++) ((float *)w->memory)[at + k * step] = ((const float *)from)[k];
         return;
     }
     for (int64_t k = 0; k < count; k++, from += tw_dtype_size(w->dtype)) {
         float value;
         if (!is_real(w->buffer->store)) {
-            twi_convert((int32_t *)w->device + at + k * step, TW_I32, from, w->dtype, 1);
+            twi_convert((int32_t *)w->memory + at + k * step, TW_I32, from, w->dtype, 1);
             continue;
         }
         twi_convert(&value, TW_F32, from, w->dtype, 1);
         if (w->real_size == sizeof(double))
-            ((double *)w->device)[at + k * step] = value;
+            ((double *)w->memory)[at + k * step] = value;
         else
-            ((float *)w->device)[at + k * step] = value;
+            ((float *)w->memory)[at + k * step] = value;
     }
 }
 
 static void read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
     for (int64_t k = 0; k < count; k++, at += step) {
         if (!is_real(w->buffer->store))
-            ((int32_t *)w->host_out)[i + k] = ((const int32_t *)w->device)[at];
+            ((int32_t *)w->host_out)[i + k] = ((const int32_t *)w->memory)[at];
         else if (w->real_size == sizeof(double))
-            ((float *)w->host_out)[i + k] = (float)((const double *)w->device)[at];
+            ((float *)w->host_out)[i + k] = (float)((const double *)w->memory)[at];
         else
-            ((float *)w->host_out)[i + k] = ((const float *)w->device)[at];
+            ((float *)w->host_out)[i + k] = ((const float *)w->memory)[at];
     }
 }
 
@@ -152,18 +152,15 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     take_arena(program);
     program->fed[value->id] = true;
-    walk w = {.buffer = buffer,
-              .host_in = data,
-              .dtype = dtype,
-              .device = twi_program_address(program, (int)(buffer - program->buffer)),
-              .real_size = program->model->store.real_size};
+    void *device = twi_program_address(program, (int)(buffer - program->buffer));
+    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .real_size = program->model->store.real_size};
     bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
                 ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
-    if (same)
-        return twi_program_context(program)->backend->copy_in(twi_program_context(program), w.device, data,
-                                                              buffer->bytes);
+    tw_context *context = twi_program_context(program);
+    if (same) return context->backend->copy_in(context, device, data, buffer->bytes);
+    w.memory = program->staging ? program->staging : device;
     each_row(&w, feed_row);
-    return TW_OK;
+    return program->staging ? context->backend->copy_in(context, device, program->staging, buffer->bytes) : TW_OK;
 }
 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
@@ -185,15 +182,14 @@ static void *address_to_read(const tw_program *program, const twi_buffer *buffer
 }
 
 static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
-    walk w = {.buffer = buffer,
-              .host_out = values,
-              .device = address_to_read(program, buffer),
-              .real_size = program->model->store.real_size};
+    void *device = address_to_read(program, buffer);
+    walk w = {.buffer = buffer, .host_out = values, .real_size = program->model->store.real_size};
     bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
                 (!is_real(buffer->store) || w.real_size == sizeof(float));
-    if (same)
-        return twi_program_context(program)->backend->copy_out(twi_program_context(program), values, w.device,
-                                                               buffer->bytes);
+    tw_context *context = twi_program_context(program);
+    if (same) return context->backend->copy_out(context, values, device, buffer->bytes);
+    if (program->staging) TWI_TRY(context->backend->copy_out(context, program->staging, device, buffer->bytes));
+    w.memory = program->staging ? program->staging : device;
     each_row(&w, read_row);
     return TW_OK;
 }

@@ -82,9 +82,9 @@ static tw_status build(run *r, tw_context *context) {
 static tw_status train(run *r) {
     static const tw_optimizer_options adam = {.size = sizeof adam, .kind = TW_ADAMW};
     const tw_loss loss = {tw_model_find(r->model, "loss"), 0};
-    TRY_MAKE(r->train, tw_program_create(
-                           &r->train, r->model, BATCH,
-                           TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .optimizer = &adam)));
+    TRY_MAKE(r->train, tw_program_create(&r->train, r->model, BATCH,
+                                         TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1,
+                                                    .optimizer = &adam, .accumulate = true)));
     for (int i = 0; i < STEPS; i++) {
         tw_batch batch;
         if (i % (SAMPLES / BATCH) == 0) TRY(tw_loader_start(r->loader, i / (SAMPLES / BATCH), 0));

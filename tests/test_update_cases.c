@@ -147,6 +147,27 @@ static void the_seed_is_scale_times_weight(void **state) {
     CHECK(&seed, 1e-7, 0.3 / 128);
 }
 
+/* What one program of a window leaves out another may add to: the first clears it all, and touches its own part only. */
+static void sums_begin_with_the_window(void **state) {
+    (void)state;
+    const twi_update_segment segments[] = {{0, 2, 0}, {4, 5, 0}}, others[] = {{1, 4, 0}};
+    const twi_update_attrs attrs[] = {{.segment_count = 2, .segment = segments}, {.segment_count = 1, .segment = others}};
+    const float gradient[] = {1, 2, 3, 4, 5, 6};
+    float sums[] = {NAN, 70, 80, 90, INFINITY, 11};
+    for (int micro = 0; micro < 2; micro++) {
+        twi_control control = {.micro = (uint64_t)micro};
+        twi_call call = {.attrs = &attrs[micro], .control = &control};
+        OPERAND(&call, gradient, 6);
+        OPERAND(&call, sums, 6);
+        for (int part = 0; part < 2; part++) { /* in two parts, as workers might */
+            call.begin = part ? 2 : 0;
+            call.end = part ? 6 : 2;
+            spec_run("accumulate.gradients", &call);
+        }
+    }
+    CHECK(sums, 0, 1, 4, 3, 4, 5, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd_momentum_convention),
@@ -156,6 +177,7 @@ int main(void) {
         cmocka_unit_test(a_fault_keeps_state_as_it_was),
         cmocka_unit_test(a_loss_that_is_not_finite_is_a_fault),
         cmocka_unit_test(the_seed_is_scale_times_weight),
+        cmocka_unit_test(sums_begin_with_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* What a window of batches carries from one to the next, until its update.
  *
- *   gradients: sums = gradient in the window's first batch, sums + gradient in the others
+ *   gradients: sums = sums + gradient, from 0 in the window's first batch
  *   resume:    current = values in the window's first batch, in the others shadow, as the batch before left it
  *              (running statistics: the values themselves change only with the update, by commit.copy)
  *
@@ -10,16 +10,16 @@
 
 /* ---- specification ---- */
 
-/* Elements that get no gradient here may get one from another program of the window: the first batch clears them. */
+/* The first batch clears all elements: those that get no gradient here may get one from another program of the window. */
 static void gradients_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
     tw_real *sums = TWI_DATA(tw_real, call, 1);
-    bool first = call->control->micro == 0;
-    for (int64_t i = call->begin; first && i < call->end; i++) sums[i] = 0;
+    if (call->control->micro == 0)
+        for (int64_t i = call->begin; i < call->end; i++) sums[i] = 0;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
-        for (int64_t i = part.begin; i < part.end; i++) sums[i] = first ? gradient[i] : sums[i] + gradient[i];
+        for (int64_t i = part.begin; i < part.end; i++) sums[i] += gradient[i];
     }
 }
 
@@ -57,7 +57,7 @@ static const twi_kernel *const kernels[] = {&gradients, &resume, NULL};
 
 const twi_op TWI_NAME(twi_op_accumulate) = {
     .name = "accumulate",
-    .formula = "sums = first of the window ? gradient : sums + gradient",
+    .formula = "sums = (first of the window ? 0 : sums) + gradient",
     .attr_size = sizeof(twi_update_attrs),
     .kernels = kernels,
 };

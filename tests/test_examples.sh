@@ -6,7 +6,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/talweg-examples-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1 # what a program leaves where it runs is gone in the end
 failures=0
-for program in digits predict training_loop mnist_lenet cifar_resnet; do
+for program in digits predict training_loop custom_op mnist_lenet cifar_resnet; do
     [ -x "$bin/$program" ] || { echo "skipped: the examples are not built (TALWEG_EXAMPLES)"; exit 77; }
 done
 
@@ -110,6 +110,9 @@ set +m
 
 expect 0 training_loop --epochs 3 --seed 4
 ends_with_accuracy 80
+expect 0 custom_op --epochs 5 --seed 2
+ends_with_accuracy 90
+says out "slopes of the convolution's channels: 0."
 expect 0 mnist_lenet "$work/mnist" --epochs 2 --threads 1
 ends_with_accuracy 0
 says out "epoch 2/2"
@@ -121,7 +124,7 @@ says out "90 images to learn from"
 # ---- help, mistakes, trouble ----
 
 expect 0 predict --help
-for program in digits training_loop "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
+for program in digits training_loop custom_op "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
     read -ra words <<<"$program"
     expect 0 "${words[@]}" --help
     says out "usage: ${words[0]}"
@@ -143,7 +146,7 @@ expect 2 predict a extra
 says err "unexpected argument: extra"
 expect 2 mnist_lenet
 expect 2 cifar_resnet
-for program in "digits --data" "training_loop --data" mnist_lenet cifar_resnet; do
+for program in "digits --data" "training_loop --data" "custom_op --data" mnist_lenet cifar_resnet; do
     # shellcheck disable=SC2086
     expect 1 $program "$work/nowhere"
     says err "TW_ERROR_FILE: $work/nowhere"
@@ -164,7 +167,7 @@ done
 expect 0 digits --epochs 1 --out "$work/made"
 [ -s "$work/made/digits.safetensors" ] || fail "digits did not make its folder"
 if [ -w /dev/full ]; then
-    for program in "digits --out $work/made" training_loop "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
+    for program in "digits --out $work/made" training_loop custom_op "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
         # shellcheck disable=SC2086
         "$bin"/$program --epochs 1 >/dev/full 2>"$work/err" && fail "$program is content with a full disk"
     done

@@ -34,7 +34,7 @@ typedef enum tw_status {
     TW_ERROR_FILE = 5,          /**< a file cannot be opened, read or written */
     TW_ERROR_FORMAT = 6,        /**< a file is not what it should be */
     TW_ERROR_LABEL = 7,         /**< a class label is outside 0 .. classes-1 */
-    TW_ERROR_NUMERIC = 8,       /**< a loss or gradient is not finite */
+    TW_ERROR_NUMERIC = 8,       /**< a loss or gradient is not finite, or an op refuses a value (tw_op_fault) */
     TW_ERROR_UNSUPPORTED = 9,   /**< known, but not available here */
     TW_ERROR_DEVICE = 10,       /**< no such device, or the device failed */
     TW_ERROR_STATE = 11,        /**< the call does not fit the object's state */

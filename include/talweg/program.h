@@ -44,7 +44,8 @@ TW_API void tw_program_destroy(tw_program *program);
 TW_API int64_t tw_program_get_batch(const tw_program *program);
 
 /** A fingerprint of the realised plan: kernels, implementations, their order, chunks and groups. Equal hashes on the same kind of machine and
- *  with the same library versions mean the same bits from the same seed. 0 for NULL. */
+ *  with the same library versions mean the same bits from the same seed. 0 for NULL, and
+ *  where a user's op states that it is not deterministic. */
 TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
 
 /** Feeds an input value: the whole batch, row-major in logical N,C,H,W order. Inputs take f32, f16, bf16 or u8; labels i32, i64 or u8.

@@ -50,6 +50,7 @@
 #include <talweg/data.h>
 #include <talweg/trainer.h>
 #include <talweg/program.h>
+#include <talweg/op.h>
 #include <talweg/io.h>
 
 #endif

@@ -98,7 +98,10 @@ static inline bool twi_fault_raised(twi_control *control) {
 }
 #endif
 
+typedef struct twi_kernel twi_kernel;
+
 typedef struct twi_call {
+    const twi_kernel *kernel; /* what is called */
     const void *attrs;     /* the op's attribute struct */
     twi_control *control;
     uint64_t stream;       /* hash of the node's name: random stream of the node */
@@ -106,11 +109,12 @@ typedef struct twi_call {
     bool first;            /* TWI_SUMMED operands: this call replaces (true) or adds (false) */
     int64_t sample;        /* position of the chunk's first sample in the batch */
     int64_t begin, end;    /* TWI_BY_RANGE: the part to do */
+    void *workspace;       /* for kernel->run: as many bytes as kernel->workspace says */
     int operand_count;
     twi_operand operand[TWI_MAX_OPERANDS];
 } twi_call;
 
-typedef struct twi_kernel {
+struct twi_kernel {
     const char *name; /* "conv2d.forward" */
     uint8_t operand_count;
     twi_operand_rule operand[TWI_MAX_OPERANDS];
@@ -119,7 +123,13 @@ typedef struct twi_kernel {
     int64_t grain;                        /* TWI_BY_RANGE: parts worth handing out together; 0: 1 */
     double (*flops)(const twi_call *);    /* multiply-add = 2; NULL: counted as bytes only */
     void (*run)(const twi_call *);        /* the specification: readable loops in tw_real. Summed outputs: always adds; the runner clears first */
-} twi_kernel;
+    /* Kernels of a user's op: what kernel->run wants beside the operands, and how the call is put on a device's stream (unbatched
+     * outputs are cleared first). */
+    const struct twi_user_op *user;
+    bool nondeterministic; /* equal operands may give other bits */
+    size_t (*workspace)(const twi_call *);
+    void (*enqueue)(const twi_call *, void *workspace, void *stream);
+};
 
 /* Element access for specification loops: operand o of the call as a typed pointer, and its offset by strides. */
 #define TWI_DATA(type, call, o) ((type *)(call)->operand[o].data)

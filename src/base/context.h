@@ -11,7 +11,7 @@ struct tw_context {
     twi_pool *pool;
     twi_log log;
     const struct twi_backend *backend; /* the table of functions of src/backend/backend.h */
-    struct twi_registry *own_registry;   /* the built-in ops and a user's; NULL while there are none of a user's */
+    struct twi_registry *own_registry;   /* the built-in ops and a user's */
     bool plans_only;                     /* opened on "plan:...": builds and plans, and refuses to run */
     const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
     size_t device_memory_limit;        /* 0: none */

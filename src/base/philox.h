@@ -11,7 +11,8 @@ typedef enum twi_purpose {
     TWI_PURPOSE_INIT = 2,
     TWI_PURPOSE_SHUFFLE = 3,
     TWI_PURPOSE_AUGMENT = 4,
-    TWI_PURPOSE_DROPOUT = 5
+    TWI_PURPOSE_DROPOUT = 5,
+    TWI_PURPOSE_OP = 6 /* of a user's */
 } twi_purpose;
 
 void twi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

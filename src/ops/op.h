@@ -75,6 +75,7 @@ typedef int twi_ref; /* a buffer of the program */
 #define TWI_NO_REF (-1)
 
 bool twi_lower_training(const twi_lower *lower);
+const twi_op *twi_lower_op(const twi_lower *lower);
 /* The node's attribute struct, and its shapes at the program's batch size. */
 const void *twi_lower_attrs(const twi_lower *lower);
 const twi_shape *twi_lower_input_shape(const twi_lower *lower, int input);
@@ -84,6 +85,8 @@ twi_ref twi_lower_input(twi_lower *lower, int input);
 twi_ref twi_lower_output(twi_lower *lower, int output);
 /* A new buffer of the program. shape axis 0 is the batch if batched. */
 twi_ref twi_lower_buffer(twi_lower *lower, const char *name, const twi_shape *shape, twi_store_kind store, bool batched);
+/* A new buffer with the shape of another one, row-major even where that is an image. */
+twi_ref twi_lower_row_major(twi_lower *lower, twi_ref like);
 /* Keeps a buffer under a slot from forward for backward. */
 void twi_lower_save(twi_lower *lower, int slot, twi_ref ref);
 twi_ref twi_lower_saved(twi_lower *lower, int slot);
@@ -145,13 +148,18 @@ struct twi_op {
 typedef struct twi_registry {
     const twi_op *const *ops; /* ends with NULL */
     size_t real_size;         /* bytes of tw_real in its specification loops: 4, or 8 for the double table of the tests */
+    const twi_op **grown;     /* `ops`, where something was added to it */
+    struct twi_user_op *user; /* made by tw_op_register, linked */
 } twi_registry;
 
 extern const twi_registry TWI_NAME(twi_registry_builtin);
 
-/* Adds a user's op, which must outlive the context, to the ops that models of this context are made of. Errors: ARGUMENT if the
- * name of the op or of one of its kernels is taken. */
+/* A context's own registry, which begins as the built-in one; its address stays. close does nothing twice. */
 struct tw_context;
+tw_status twi_registry_open(struct tw_context *context);
+void twi_registry_close(struct tw_context *context);
+/* Adds an op, which must outlive the context, to those that models of this context are made of. Errors: ARGUMENT if the name of the
+ * op or of one of its kernels is taken. */
 tw_status twi_registry_add(struct tw_context *context, const twi_op *op);
 
 const twi_op *twi_registry_find(const twi_registry *registry, const char *op_name);

@@ -1,6 +1,6 @@
 /* The table of all ops, made from ops.def, look-ups in it, and a context's additions to it. */
-#include "op.h"
 #include "base/context.h"
+#include "user_op.h"
 
 #include <string.h>
 
@@ -14,7 +14,7 @@ static const twi_op *const all_ops[] = {
     NULL};
 #undef TWI_OP
 
-const twi_registry TWI_NAME(twi_registry_builtin) = {all_ops, sizeof(tw_real)};
+const twi_registry TWI_NAME(twi_registry_builtin) = {.ops = all_ops, .real_size = sizeof(tw_real)};
 
 #ifndef TWI_REAL_DOUBLE
 const twi_op *twi_registry_find(const twi_registry *registry, const char *op_name) {
@@ -30,23 +30,40 @@ const twi_kernel *twi_registry_find_kernel(const twi_registry *registry, const c
     return NULL;
 }
 
+tw_status twi_registry_open(tw_context *context) {
+    TWI_TRY(twi_get(context->memory, &context->own_registry, 1, sizeof *context->own_registry, "op registry"));
+    *context->own_registry = twi_registry_builtin;
+    context->registry = context->own_registry;
+    return TW_OK;
+}
+
+void twi_registry_close(tw_context *context) {
+    twi_registry *registry = context->own_registry;
+    if (!registry) return;
+    for (twi_user_op *op = registry->user, *next; op; op = next) {
+        next = op->next;
+        twi_put(context->memory, op);
+    }
+    twi_put(context->memory, registry->grown);
+    twi_put(context->memory, registry);
+    context->registry = context->own_registry = NULL;
+}
+
 tw_status twi_registry_add(tw_context *context, const twi_op *op) {
-    if (twi_registry_find(context->registry, op->name))
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "op '%s': the context has an op of that name", op->name);
+    twi_registry *registry = context->own_registry;
+    if (twi_registry_find(registry, op->name))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "op '%s': the context has an op of that name; give yours another", op->name);
     for (const twi_kernel *const *kernel = op->kernels; kernel && *kernel; kernel++)
-        if (twi_registry_find_kernel(context->registry, (*kernel)->name))
+        if (twi_registry_find_kernel(registry, (*kernel)->name))
             return TWI_FAIL(TW_ERROR_ARGUMENT, "op '%s': the context has a kernel '%s'", op->name, (*kernel)->name);
     size_t count = 0;
-    while (context->registry->ops[count]) count++;
-    twi_registry *grown; /* the table follows its head; the last entry stays NULL */
-    TWI_TRY(twi_get(context->memory, &grown, 1, sizeof *grown + (count + 2) * sizeof(twi_op *), "op table"));
-    const twi_op **table = (const twi_op **)(grown + 1);
-    memcpy(table, context->registry->ops, count * sizeof *table);
+    while (registry->ops[count]) count++;
+    const twi_op **table; /* the last entry stays NULL */
+    TWI_TRY(twi_get(context->memory, &table, count + 2, sizeof *table, "op table"));
+    memcpy(table, registry->ops, count * sizeof *table);
     table[count] = op;
-    grown->ops = table;
-    grown->real_size = context->registry->real_size;
-    twi_put(context->memory, context->own_registry);
-    context->registry = context->own_registry = grown;
+    twi_put(context->memory, registry->grown);
+    registry->ops = registry->grown = table;
     return TW_OK;
 }
 #endif

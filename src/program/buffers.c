@@ -80,6 +80,7 @@ size_t twi_program_store_size(const tw_program *program, uint8_t store) {
 
 void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call) {
     memset(call, 0, sizeof *call);
+    call->kernel = step->kernel;
     call->attrs = step->attrs;
     call->operand_count = step->kernel->operand_count;
     call->first = true;

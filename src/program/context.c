@@ -12,7 +12,6 @@ static bool begins(const char *text, const char *prefix) { return strncmp(text, 
 
 static tw_status open_on(tw_context *context, const twi_backend *backend, const char *name) {
     snprintf(context->device_name, sizeof context->device_name, "%s%s", context->plans_only ? PLAN : "", name);
-    context->registry = &twi_registry_builtin;
     context->backend = backend;
     return backend->open(context, &context->device);
 }
@@ -53,8 +52,10 @@ tw_status tw_context_create(tw_context **out, const char *device, const tw_conte
     if (!device) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_context_create: device is NULL; pass \"auto\" or \"cpu\"");
     tw_context *context;
     TWI_TRY(twi_context_open(&context, options));
-    tw_status status = open_device(context, device);
+    tw_status status = twi_registry_open(context);
+    if (status == TW_OK) status = open_device(context, device);
     if (status) {
+        twi_registry_close(context);
         twi_context_close(context);
         return status;
     }
@@ -65,7 +66,7 @@ tw_status tw_context_create(tw_context **out, const char *device, const tw_conte
 void tw_context_destroy(tw_context *context) {
     if (!context) return;
     context->backend->close(context, context->device);
-    twi_put(context->memory, context->own_registry);
+    twi_registry_close(context);
     twi_context_close(context);
 }
 

@@ -14,7 +14,7 @@ static void channels_last(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
 static void lay_out(twi_buffer *buffer) {
     if (buffer->parameter >= 0)
         twi_store_strides(&buffer->shape, buffer->stride);
-    else if (buffer->batched && buffer->shape.rank == 4)
+    else if (buffer->batched && buffer->shape.rank == 4 && !buffer->row_major)
         channels_last(&buffer->shape, buffer->stride);
     else
         twi_shape_row_major(&buffer->shape, buffer->stride);

@@ -30,6 +30,7 @@ static void note(twi_lower *lower, tw_status status) {
 /* ---- the interface of src/ops/op.h ---- */
 
 bool twi_lower_training(const twi_lower *lower) { return lower->program->train; }
+const twi_op *twi_lower_op(const twi_lower *lower) { return lower->node->op; }
 const void *twi_lower_attrs(const twi_lower *lower) { return lower->node->attrs; }
 const twi_shape *twi_lower_input_shape(const twi_lower *lower, int input) {
     return &lower->shapes[lower->node->id].input[input];
@@ -68,6 +69,18 @@ twi_ref twi_lower_output(twi_lower *lower, int output) { return value_ref(lower,
 twi_ref twi_lower_buffer(twi_lower *lower, const char *name, const twi_shape *shape, twi_store_kind store,
                          bool batched) {
     twi_buffer buffer = {.name = name, .shape = *shape, .store = (uint8_t)store, .batched = batched, .parameter = -1};
+    return add_buffer(lower, &buffer);
+}
+
+twi_ref twi_lower_row_major(twi_lower *lower, twi_ref like) {
+    if (like < 0 || lower->status) return TWI_NO_REF;
+    const twi_buffer *shaped = &lower->program->buffer[like];
+    twi_buffer buffer = {.name = shaped->name,
+                         .shape = shaped->shape,
+                         .store = shaped->store,
+                         .batched = shaped->batched,
+                         .parameter = -1,
+                         .row_major = true};
     return add_buffer(lower, &buffer);
 }
 

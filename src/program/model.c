@@ -93,7 +93,7 @@ tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *su
     twi_graph *graph = &model->graph;
     if (graph->status) return NULL;
     char name[sizeof graph->name + 24];
-    snprintf(name, sizeof name, "%s.%s", layer, suffix);
+    snprintf(name, sizeof name, "%s%s%s", layer, suffix ? "." : "", suffix ? suffix : "");
     if (record->init.kind < TW_INIT_DEFAULT || record->init.kind > TW_INIT_XAVIER_NORMAL)
         return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "parameter '%s': init kind %d is none of tw_init_kind",
                                               name, (int)record->init.kind));

@@ -35,7 +35,8 @@ struct tw_model {
     char *dump;
 };
 
-/* A learned parameter or kept buffer as a graph value: record->name is completed with the scope ("conv1" + "weight"). */
+/* A learned parameter or kept buffer as a graph value: record->name is the layer's and the suffix ("conv1" + "weight"), or the layer's
+ * alone where that is NULL. */
 tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *suffix, const twi_parameter *record);
 /* The same parameter of another layer, by its full name: "layer.suffix" becomes an alias. It must be what the record would
  * have made; owner NULL makes the layer's own. */

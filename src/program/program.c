@@ -209,6 +209,7 @@ uint64_t tw_program_get_plan_hash(const tw_program *program) {
     if (!program) return 0;
     for (int i = 0; i < program->step_count; i++) {
         const twi_step *step = &program->step[i];
+        if (step->kernel->nondeterministic) return 0;
         mix(&hash, step->kernel->name, strlen(step->kernel->name) + 1);
         mix(&hash, step->choice.implementation, strlen(step->choice.implementation) + 1);
         for (int o = 0; o < step->kernel->operand_count; o++) mix(&hash, &step->operand[o], sizeof step->operand[o]);

@@ -21,6 +21,7 @@ typedef struct twi_buffer {
     uint8_t source; /* twi_source */
     bool batched;
     size_t bytes, sample_bytes;
+    bool row_major;    /* whatever its shape and use */
     bool pinned;       /* fed or read from outside: lives through the whole run */
     int parameter;     /* VALUES, GRADIENT, SHADOW */
     void *const *flat; /* FLAT: the store's field */

@@ -259,18 +259,18 @@ static tw_status explain_fault(const tw_program *program, const twi_control *con
                         "%s '%s': label %.0f of sample %lld is outside 0 .. %lld (%lld classes); nothing was updated",
                         op, name, fault->value, (long long)fault->sample, (long long)node->input[0]->shape.dim[1] - 1,
                         (long long)node->input[0]->shape.dim[1]);
-    if (fault->code == TW_ERROR_NUMERIC && node)
+    if (fault->sample == TWI_FAULT_RUN)
         return TWI_FAIL(TW_ERROR_NUMERIC,
                         "%s '%s': the loss is %g in %s; nothing was updated. Look at the input's scale, or lower "
                         "the learning rate",
                         op, name, value, run);
-    if (fault->code == TW_ERROR_NUMERIC)
+    if (fault->sample >= TWI_FAULT_ELEMENT)
         return TWI_FAIL(TW_ERROR_NUMERIC,
                         "the gradient of '%s' holds %g in %s; nothing was updated. Look at the input's scale, the "
                         "loss weights or the learning rate",
                         twi_store_name_at(&program->model->store, fault->sample - TWI_FAULT_ELEMENT), value, run);
-    return TWI_FAIL((tw_status)fault->code, "%s '%s': sample %lld, value %g", op, name, (long long)fault->sample,
-                    value);
+    return TWI_FAIL((tw_status)fault->code, "%s '%s': refuses %g in sample %lld of %s; nothing was updated", op, name,
+                    value, (long long)fault->sample, run);
 }
 
 static tw_status collect_losses(tw_program *program) {

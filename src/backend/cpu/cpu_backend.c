@@ -96,6 +96,11 @@ static tw_status choose_impl(const tw_context *context, twi_cpu_site *site, cons
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "op kernel '%s' has no implementation on the back end 'cpu' (%s)", name,
                         reason ? reason : "none is registered");
     if (reason) twi_log_line(&context->log, TW_LOG_DEBUG, "cpu: %s by its specification: %s", name, reason);
+    if (site->kernel->workspace) {
+        size_t rest = tail ? site->kernel->workspace(tail) : 0;
+        site->worker_bytes = site->kernel->workspace(main);
+        if (rest > site->worker_bytes) site->worker_bytes = rest;
+    }
     return TW_OK;
 }
 

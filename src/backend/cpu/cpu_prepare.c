@@ -141,7 +141,9 @@ static void *address(const binding *b, const twi_buffer_plan *buffer, int worker
 
 /* samples 0: on whole operands. */
 static void bind_call(const binding *b, const twi_step_plan *plan, int64_t samples, int worker, twi_call *call) {
-    *call = (twi_call){.attrs = plan->attrs,
+    *call = (twi_call){.kernel = plan->kernel,
+                       .attrs = plan->attrs,
+                       .workspace = b->program->worker[worker].scratch + b->plan->scratch_offset,
                        .control = b->control,
                        .stream = plan->stream,
                        .node = plan->node,

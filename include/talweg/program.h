@@ -3,8 +3,10 @@
 #ifndef TALWEG_PROGRAM_H
 #define TALWEG_PROGRAM_H
 
+#include <talweg/data.h>
 #include <talweg/model.h>
 #include <talweg/optim.h>
+#include <talweg/resident.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +19,19 @@ typedef struct tw_loss {
     tw_value *value;
     float weight;
 } tw_loss;
+
+/** Inputs that a program gathers itself, each run the next `batch` samples of a resident set's order, instead of being fed them. */
+typedef struct tw_source_options {
+    size_t size;
+    tw_resident *resident;          /**< borrowed: must outlive the program's last run */
+    const tw_value *images;         /**< the input that takes the samples; NULL: none does */
+    const tw_value *labels;         /**< the input that takes the labels; NULL: none does */
+    bool flip;                      /**< as tw_loader_options */
+    int crop_padding;
+    uint64_t seed;                  /**< governs flips and crops */
+    tw_normalization normalization; /**< channels 0: none */
+} tw_source_options;
+#define TW_SOURCE_OPTIONS_INIT {sizeof(tw_source_options), NULL, NULL, NULL, false, 0, 0, {0, {0}, {0}}}
 
 typedef struct tw_program_options {
     size_t size;
@@ -31,8 +46,9 @@ typedef struct tw_program_options {
     bool no_fusion;                        /**< leave the pattern table out: for comparing */
     bool record_passes;                    /**< keep what every pass made, for tw_program_dump */
     bool accumulate;                       /**< gradients may be summed over several batches: see tw_window_open; needs an optimizer */
+    const tw_source_options *source;       /**< inputs gathered from a resident set; NULL: all are fed */
 } tw_program_options;
-#define TW_PROGRAM_OPTIONS_INIT {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false, false}
+#define TW_PROGRAM_OPTIONS_INIT {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false, false, NULL}
 
 /** Compiles the model's graph for `batch` samples. The model must be built and outlive the program. All memory is taken here: a run
  *  allocates nothing. Programs of a model share parameters, optimizer state and one arena: feeding or running one discards the inputs
@@ -51,8 +67,8 @@ TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
 /** Feeds an input value: the whole batch, row-major in logical N,C,H,W order. Inputs take f32, f16, bf16 or u8; labels i32, i64 or u8.
  *  count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
-/** Runs everything: forward, losses, and in training backward and update.
- *  Errors: STATE (not fed, or another program of the model was fed or run since); LABEL, NUMERIC (a loss or gradient is not finite), DEVICE:
+/** Runs everything: forward, losses, and in training backward and update. With a source it takes the next `batch` samples of its order.
+ *  Errors: STATE (not fed, or another program of the model was fed or run since; no order set, or fewer samples left in it); LABEL, NUMERIC (a loss or gradient is not finite), DEVICE:
  *  then parameters, state and running statistics are as before the run. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run(tw_program *program);
 /** Runs forward, losses and backward, without the update. Errors: as tw_program_run. */

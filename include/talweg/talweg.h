@@ -48,6 +48,7 @@
 #include <talweg/zoo.h>
 #include <talweg/optim.h>
 #include <talweg/data.h>
+#include <talweg/resident.h>
 #include <talweg/trainer.h>
 #include <talweg/program.h>
 #include <talweg/op.h>

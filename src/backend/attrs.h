@@ -3,6 +3,7 @@
 #ifndef TWI_BACKEND_ATTRS_H
 #define TWI_BACKEND_ATTRS_H
 
+#include "base/augment.h"
 #include <talweg/base.h>
 
 typedef struct twi_conv2d_attrs {
@@ -47,6 +48,11 @@ typedef struct twi_reshape_attrs {
 typedef struct twi_loss_seed_attrs {
     float weight;
 } twi_loss_seed_attrs;
+
+typedef struct twi_gather_attrs {
+    twi_augment augment;
+    int32_t channels, height, width; /* of a sample, which the input may take in another shape */
+} twi_gather_attrs;
 
 /* A run of the flat parameter arena that is updated alike. */
 typedef struct twi_update_segment {

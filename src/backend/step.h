@@ -31,6 +31,7 @@ typedef enum twi_access { TWI_READ, TWI_WRITE, TWI_UPDATE /* read and written in
 typedef enum twi_store_kind {
     TWI_REAL, /* the program's storage type for this value; tw_real in the specification */
     TWI_ACC,  /* never narrower than f32: statistics, sums, master weights; tw_real in the specification */
+    TWI_F32,  /* f32 whatever the program computes in: what was made outside of it */
     TWI_I32,
     TWI_U8,
     TWI_BITS  /* one bit an element, in memory order within a sample, each sample starting on a byte; bit i is byte i/8, 1 << i%8 */
@@ -76,6 +77,15 @@ typedef struct twi_fault {
 #define TWI_FAULT_RUN (INT64_MAX / 2)
 #define TWI_FAULT_ELEMENT (TWI_FAULT_RUN + 1)
 
+/* Where the steps of gather.* take the samples of a run from: a resident data set, in device memory. */
+typedef struct twi_resident_view {
+    const void *images;    /* one sample after the other, C,H,W, u8 or f32 */
+    const int32_t *labels; /* one a sample */
+    const int32_t *order;  /* the samples of the epoch, by their numbers */
+    uint64_t epoch;        /* names the draws of augmentation */
+    uint64_t position;     /* in order: the first sample of this run. All that advances from run to run, by the batch */
+} twi_resident_view;
+
 /* The scalars of a run. They live in device memory; steps read and advance them. */
 typedef struct twi_control {
     uint64_t seed;
@@ -86,6 +96,7 @@ typedef struct twi_control {
     double loss_scale;    /* one over the loss weight of the whole accumulation window */
     uint64_t micro;       /* which batch of its window the run is, from 0 */
     int64_t window_sample; /* samples of the window before this batch */
+    twi_resident_view resident; /* of programs that gather their own batches */
     twi_fault fault;
 } twi_control;
 
@@ -154,6 +165,11 @@ static inline uint64_t twi_call_stream(const twi_call *call) {
 /* Position in the effective batch, the whole window, of sample n of the chunk: what random numbers and faults name. */
 static inline int64_t twi_call_position(const twi_call *call, int64_t n) {
     return call->control->window_sample + call->sample + n;
+}
+/* The number of the resident sample that is gathered as sample n of a call. */
+static inline int64_t twi_call_resident(const twi_call *call, int64_t n) {
+    const twi_resident_view *resident = &call->control->resident;
+    return resident->order[(int64_t)resident->position + call->sample + n];
 }
 /* Elements of the first operand: the range of what runs over them. */
 static inline int64_t twi_call_elements(const twi_call *call) { return twi_shape_count(&call->operand[0].shape); }

@@ -4,9 +4,9 @@
  * Batch b of an epoch lies in slot b % slots. A worker takes the lowest batch not yet taken whose slot is free; the
  * caller gets the batches in order, whoever made them. All memory is taken when the loader is made. */
 #define _POSIX_C_SOURCE 200809L /* pthread_sigmask */
+#include "order.h"
 #include "sampler.h"
 #include "base/options.h"
-#include "base/philox.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ struct tw_loader {
     twi_sampler sampler;
     size_t sample_size;
     int64_t batches; /* an epoch */
-    int64_t *order;  /* this epoch's permutation of the samples; changed only while no batch is being made */
+    int32_t *order;  /* this epoch's permutation of the samples; changed only while no batch is being made */
     uint64_t epoch;
     bool started, lent; /* lent: the caller still looks at batch `freed` */
     slot *ring;
@@ -46,20 +46,6 @@ struct tw_loader {
     pthread_t *threads;
     int running; /* threads that were started */
 };
-
-/* Fisher-Yates; the draw for each place depends on seed, epoch and place alone. */
-static void shuffle(tw_loader *loader) {
-    int64_t *order = loader->order, count = loader->dataset->count;
-    for (int64_t i = 0; i < count; i++) order[i] = i;
-    if (loader->options.no_shuffle) return;
-    for (int64_t i = count - 1; i > 0; i--) {
-        uint32_t words[4];
-        twi_draw(loader->options.seed, TWI_PURPOSE_SHUFFLE, loader->epoch, (uint64_t)i, words);
-        int64_t j = (int64_t)twi_below(words[0], (uint32_t)(i + 1)), kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
-}
 
 static slot *slot_of(const tw_loader *loader, int64_t batch) { return &loader->ring[batch % loader->slots]; }
 
@@ -236,7 +222,8 @@ int64_t tw_loader_count(const tw_loader *loader) { return loader ? loader->batch
 /* Sets the loader to batch `first` of the epoch, with no worker inside a batch. */
 static void rewind_to(tw_loader *loader, int64_t first) {
     for (int i = 0; i < loader->slots; i++) loader->ring[i].ready = false;
-    shuffle(loader);
+    twi_epoch_order(loader->order, loader->dataset->count, !loader->options.no_shuffle, loader->options.seed,
+                    loader->epoch);
     loader->lent = false;
     loader->taken = loader->freed = first;
     loader->end = loader->batches;

@@ -4,21 +4,18 @@
 #ifndef TWI_DATA_SAMPLER_H
 #define TWI_DATA_SAMPLER_H
 
+#include "base/augment.h"
 #include "dataset.h"
 
 enum { TWI_MAX_WORKERS = 256 }; /* of a loader */
 
 typedef struct twi_sampler {
     const tw_dataset *dataset;
-    uint64_t seed;
-    bool flip, channels_last;
-    int crop_padding;
-    float *mean, *deviation; /* of each channel */
-    float (*table)[256];     /* u8: of each channel, the float of each byte */
+    twi_augment augment;
+    bool channels_last;
+    float *numbers; /* of each channel, as twi_pixel_fill makes them */
 } twi_sampler;
 
-/* Is this a normalisation that any data set could have? Errors: ARGUMENT. */
-tw_status twi_normalization_check(const tw_normalization *normalization);
 /* Errors: ARGUMENT (normalisation that does not fit the data set, padding out of range), OUT_OF_MEMORY. */
 tw_status twi_sampler_init(twi_sampler *sampler, const tw_dataset *dataset, const tw_loader_options *options);
 void twi_sampler_free(twi_sampler *sampler);

@@ -75,7 +75,7 @@ int twi_program_root(const tw_program *program, int buffer) {
 
 size_t twi_program_store_size(const tw_program *program, uint8_t store) {
     if (store == TWI_U8) return 1;
-    return store == TWI_I32 ? 4 : program->model->store.real_size;
+    return store == TWI_I32 || store == TWI_F32 ? 4 : program->model->store.real_size;
 }
 
 void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call) {

@@ -59,7 +59,7 @@ static int value_ref(twi_lower *lower, const tw_value *value) {
     else if (value->batched)
         buffer.shape.dim[0] = lower->program->batch;
     buffer.source = value->parameter >= 0 ? TWI_SOURCE_VALUES : TWI_SOURCE_ARENA;
-    buffer.pinned = value->kind == TWI_VALUE_INPUT;
+    buffer.pinned = value->kind == TWI_VALUE_INPUT && !twi_program_gathers(lower->program, value);
     return *ref = add_buffer(lower, &buffer);
 }
 
@@ -278,11 +278,22 @@ static tw_status resume_shadows(twi_lower *lower) {
     return TW_OK;
 }
 
+/* What is gathered is there before anything reads it. */
+static tw_status gather_inputs(twi_lower *lower) {
+    const tw_source_options *source = &lower->program->source;
+    if (!source->resident) return TW_OK;
+    int images = source->images ? value_ref(lower, source->images) : TWI_NO_REF;
+    int labels = source->labels ? value_ref(lower, source->labels) : TWI_NO_REF;
+    TWI_TRY(lower->status);
+    return twi_lower_gather(lower->program, images, labels);
+}
+
 static tw_status lower_nodes(twi_lower *lower) {
     const twi_graph *graph = lower->graph;
     lower->part = TWI_PART_FORWARD;
     /* Seeds first: fused losses compute value and gradient in one pass. */
     if (lower->program->train) TWI_TRY(seed_losses(lower));
+    TWI_TRY(gather_inputs(lower));
     for (int i = 0; i < graph->node_count; i++) {
         if (!lower->needed[i]) continue;
         lower->node = graph->node[i];

@@ -140,6 +140,7 @@ static tw_status start(tw_program *program, const tw_program_options *options) {
             (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
     if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
     if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
+    if (options->source) TWI_TRY(twi_source_open(program, options->source));
     return compile(program, options);
 }
 
@@ -149,10 +150,15 @@ tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, co
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: model is NULL");
     tw_program_options chosen;
     tw_optimizer_options optimizer;
+    tw_source_options source;
     TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_program_create"));
     if (chosen.optimizer) {
         TWI_TRY(twi_options_read(&optimizer, sizeof optimizer, chosen.optimizer, "tw_program_create: optimizer"));
         chosen.optimizer = &optimizer;
+    }
+    if (chosen.source) {
+        TWI_TRY(twi_options_read(&source, sizeof source, chosen.source, "tw_program_create: source"));
+        chosen.source = &source;
     }
     TWI_TRY(check_options(model, batch, &chosen));
     tw_program *program;
@@ -187,6 +193,7 @@ void tw_program_destroy(tw_program *program) {
     if (program->model->gradients_by == program) program->model->gradients_by = NULL;
     twi_program_unprepare(program);
     for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
+    twi_source_close(program);
     while (program->blocks) {
         void *next = *(void **)program->blocks;
         twi_put(memory, program->blocks);

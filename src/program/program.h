@@ -50,6 +50,12 @@ typedef struct twi_step {
     size_t shared_offset, partial_offset[TWI_MAX_OPERANDS];
 } twi_step;
 
+/* What the samples of a resident set are like. */
+typedef struct twi_sample_kind {
+    tw_dtype dtype;
+    int channels, height, width;
+} twi_sample_kind;
+
 enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
 
 struct tw_program {
@@ -70,8 +76,11 @@ struct tw_program {
     int *gradient_buffer; /* per graph value: buffer of its whole gradient, or -1 */
     tw_loss *loss;
     int loss_count;
-    void *blocks;       /* attribute structs made by lowering: see twi_program_block */
-    double fused_bytes; /* saved by fusion */
+    tw_source_options source; /* what is gathered; resident NULL: nothing */
+    twi_sample_kind samples;  /* of its set */
+    void *pixel_numbers;      /* device memory: what its normalisation means, by twi_pixel_fill */
+    void *blocks;             /* attribute structs made by lowering: see twi_program_block */
+    double fused_bytes;       /* saved by fusion */
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
@@ -116,6 +125,19 @@ tw_status twi_pass_memory_plan(tw_program *program);
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
+
+/* source.c: what a program gathers itself. Errors: ARGUMENT, MISMATCH. */
+tw_status twi_source_open(tw_program *program, const tw_source_options *source);
+void twi_source_close(tw_program *program);
+static inline bool twi_program_gathers(const tw_program *program, const tw_value *value) {
+    return program->source.resident && (value == program->source.images || value == program->source.labels);
+}
+/* The steps that write the gathered inputs, given their buffers; TWI_NO_REF for one that is not. */
+tw_status twi_lower_gather(tw_program *program, int images, int labels);
+/* Are there samples for a run? Errors: STATE. */
+tw_status twi_source_check(const tw_program *program, const char *function);
+/* Where the run's samples are, and the position moves on. What advances in device memory with steps captured once is this. */
+void twi_source_take(tw_program *program, twi_control *control);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
 /* lower_update.c: steps that sum gradients over a window and raise a fault where one is not finite, and those of the update. */

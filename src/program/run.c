@@ -27,12 +27,14 @@ static tw_status check_fed(tw_program *program, const char *function) {
     bool held = program->model->arena_user == program;
     for (int v = 0; v < program->value_count; v++) {
         const tw_value *value = program->model->graph.value[v];
-        if (value->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 && !(held && program->fed[v]))
+        if (value->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 && !(held && program->fed[v]) &&
+            !twi_program_gathers(program, value))
             return TWI_FAIL(TW_ERROR_STATE,
                             "%s: input '%s' is not there: it was never fed, or another program of the model was fed or "
                             "run since (programs of a model share memory); feed them again",
                             function, value->name);
     }
+    TWI_TRY(twi_source_check(program, function));
     take_arena(program);
     return TW_OK;
 }
@@ -143,6 +145,11 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, "tw_program_write", &buffer));
     if (value->kind != TWI_VALUE_INPUT)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
+    if (twi_program_gathers(program, value))
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "tw_program_write: '%s' is gathered from the program's source, not fed; make a program without "
+                        "one to feed it",
+                        value->name);
     TWI_TRY(check_runs(program, "tw_program_write"));
     bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
          fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
@@ -299,6 +306,7 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     control.loss_scale = 1.0 / (double)window.samples;
     control.micro = window.micro;
     control.window_sample = window.done;
+    if (gradients) twi_source_take(program, &control);
     TWI_TRY(context->backend->copy_in(context, store->control, &control, sizeof control));
     TWI_TRY(context->backend->run(context, program->prepared, first, count));
     TWI_TRY(context->backend->copy_out(context, &control, store->control, sizeof control));

@@ -37,7 +37,7 @@ tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
     tw_trainer *trainer = feed->trainer;
     twi_tally tally = {0};
     *out = (tw_metrics){0};
-    TWI_TRY(twi_feed_start(feed, 0));
+    TWI_TRY(twi_feed_start(feed, 0, 0));
     for (;;) {
         twi_fed fed;
         if (stoppable && atomic_load(&trainer->stop)) return TW_OK;
@@ -51,7 +51,7 @@ tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
 }
 
 static tw_status predict_all(twi_feed *feed, int32_t *classes) {
-    TWI_TRY(twi_feed_start(feed, 0));
+    TWI_TRY(twi_feed_start(feed, 0, 0));
     for (;;) {
         twi_fed fed;
         TWI_TRY(twi_feed_next(feed, &fed));

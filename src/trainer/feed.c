@@ -1,7 +1,9 @@
-/* From a data set to programs: whether it fits the model, its loader, and programs for full batches and a shorter last
- * one. */
+/* From a data set to programs: whether it fits the model, programs for full batches and a shorter last one, and what
+ * brings them their samples. Without loader threads the data set is resident and the programs gather their batches, a
+ * chunk at a time, on the threads that run them; otherwise a loader makes batches ahead. The numbers are the same. */
 #include "trainer.h"
-#include "program/program.h"
+#include "data/order.h"
+#include "program/resident.h"
 
 #include <string.h>
 
@@ -50,31 +52,72 @@ int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dat
     return trainer->options.drop_last ? count / batch : (count + batch - 1) / batch;
 }
 
-static tw_status open_loader(twi_feed *feed, bool training) {
+/* What a loader and a source are told alike. */
+typedef struct ways {
+    bool flip, shuffled, drop_last;
+    int crop_padding;
+} ways;
+
+static ways ways_of(const twi_feed *feed) {
     const tw_trainer_options *o = &feed->trainer->options;
-    tw_loader_options options = TW_LOADER_OPTIONS_INIT;
-    options.batch = training ? o->batch : o->evaluation_batch;
-    options.workers = o->workers;
-    options.seed = o->seed;
-    options.no_shuffle = !training || o->no_shuffle;
-    options.drop_last = training && o->drop_last;
-    options.flip = training && o->flip;
-    options.crop_padding = training ? o->crop_padding : 0;
-    options.normalization = feed->trainer->normalization;
-    options.channels_last = is_image(feed->trainer->input);
-    return tw_loader_create(&feed->loader, feed->dataset, &options);
+    if (feed->use != TWI_USE_TRAIN) return (ways){0};
+    return (ways){o->flip, !o->no_shuffle, o->drop_last, o->crop_padding};
+}
+
+static tw_status open_loader(twi_feed *feed, int64_t batch) {
+    const tw_trainer *trainer = feed->trainer;
+    const ways w = ways_of(feed);
+    return tw_loader_create(&feed->loader, feed->dataset,
+                            TW_OPTIONS(loader, .batch = (int)batch, .workers = trainer->options.workers,
+                                       .no_shuffle = !w.shuffled, .drop_last = w.drop_last,
+                                       .seed = trainer->options.seed, .flip = w.flip, .crop_padding = w.crop_padding,
+                                       .normalization = trainer->normalization,
+                                       .channels_last = is_image(trainer->input)));
+}
+
+static tw_status open_resident(twi_feed *feed) {
+    const tw_dataset *d = feed->dataset;
+    TWI_TRY(twi_get(feed->trainer->memory, &feed->order, (size_t)tw_dataset_count(d), sizeof *feed->order,
+                    "order of an epoch"));
+    return tw_resident_create(&feed->resident, tw_model_get_context(feed->trainer->model), tw_dataset_get_dtype(d),
+                              tw_dataset_get_images(d), tw_dataset_count(d), tw_dataset_get_channels(d),
+                              tw_dataset_get_height(d), tw_dataset_get_width(d), tw_dataset_get_labels(d));
+}
+
+/* The larger program first: the arena it needs then holds for the other. */
+static tw_status hold_programs(twi_feed *feed, int64_t batch) {
+    tw_trainer *trainer = feed->trainer;
+    const ways w = ways_of(feed);
+    const int64_t full = feed->samples / batch, rest = feed->samples % batch;
+    const tw_source_options *source =
+        feed->resident ? TW_OPTIONS(source, .resident = feed->resident, .images = trainer->input,
+                                    .labels = feed->use == TWI_USE_PREDICT ? NULL : trainer->labels, .flip = w.flip,
+                                    .crop_padding = w.crop_padding, .seed = trainer->options.seed,
+                                    .normalization = trainer->normalization)
+                       : NULL;
+    if (full) TWI_TRY(twi_trainer_hold(trainer, feed->use, batch, source, &feed->full));
+    return rest ? twi_trainer_hold(trainer, feed->use, rest, source, &feed->short_last) : TW_OK;
+}
+
+static tw_status open_feed(twi_feed *feed) {
+    const tw_trainer_options *o = &feed->trainer->options;
+    const int64_t batch = feed->use == TWI_USE_TRAIN ? o->batch : o->evaluation_batch,
+                  count = tw_dataset_count(feed->dataset);
+    feed->samples = ways_of(feed).drop_last ? count - count % batch : count;
+    if (!feed->samples)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "drop_last leaves no batch: batch is %lld, the data set has %lld samples",
+                        (long long)batch, (long long)count);
+    TWI_TRY(o->workers ? open_loader(feed, batch) : open_resident(feed));
+    TWI_TRY(hold_programs(feed, batch));
+    twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_DEBUG, "feed: %lld samples, %s, %d threads",
+                 (long long)count, feed->resident ? "resident, gathered by the program" : "batches made by a loader",
+                 feed->resident ? tw_context_get_threads(tw_model_get_context(feed->trainer->model)) : o->workers);
+    return TW_OK;
 }
 
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
-    const bool training = use == TWI_USE_TRAIN;
-    const int64_t batch = training ? trainer->options.batch : trainer->options.evaluation_batch,
-                  count = tw_dataset_count(dataset);
-    *feed = (twi_feed){.trainer = trainer, .dataset = dataset};
-    tw_status status = open_loader(feed, training);
-    /* The larger program first: the arena it needs then holds for the other. */
-    if (status == TW_OK && count >= batch) status = twi_trainer_hold(trainer, use, batch, &feed->full);
-    if (status == TW_OK && count % batch && !(training && trainer->options.drop_last))
-        status = twi_trainer_hold(trainer, use, count % batch, &feed->short_last);
+    *feed = (twi_feed){.trainer = trainer, .dataset = dataset, .use = use};
+    tw_status status = open_feed(feed);
     if (status) twi_feed_close(feed);
     return status;
 }
@@ -84,20 +127,46 @@ void twi_feed_close(twi_feed *feed) {
     twi_trainer_let_go(feed->trainer, feed->full);
     twi_trainer_let_go(feed->trainer, feed->short_last);
     tw_loader_destroy(feed->loader);
+    tw_resident_destroy(feed->resident);
+    twi_put(feed->trainer->memory, feed->order);
     *feed = (twi_feed){0};
 }
 
-tw_status twi_feed_start(twi_feed *feed, int64_t epoch) { return tw_loader_start(feed->loader, epoch, 0); }
+tw_status twi_feed_start(twi_feed *feed, int64_t epoch, int64_t first_batch) {
+    if (feed->loader) return tw_loader_start(feed->loader, epoch, first_batch);
+    feed->first = first_batch * (feed->full ? tw_program_get_batch(feed->full) : 0);
+    twi_epoch_order(feed->order, tw_dataset_count(feed->dataset), ways_of(feed).shuffled, feed->trainer->options.seed,
+                    (uint64_t)epoch);
+    return tw_resident_set_order(feed->resident, epoch, feed->order + feed->first, feed->samples - feed->first);
+}
 
-tw_status twi_feed_next(twi_feed *feed, twi_fed *out) {
+/* Whole batches, then the rest. */
+static void choose_program(const twi_feed *feed, int64_t left, twi_fed *out) {
+    bool whole = feed->full && left >= tw_program_get_batch(feed->full);
+    out->program = whole ? feed->full : feed->short_last;
+    out->count = (int)tw_program_get_batch(out->program);
+}
+
+static tw_status next_gathered(const twi_feed *feed, twi_fed *out) {
+    const int64_t first = feed->first + tw_resident_get_position(feed->resident);
+    if (first == feed->samples) return TW_OK;
+    choose_program(feed, feed->samples - first, out);
+    out->first = first;
+    twi_program_set_resident(out->program, feed->resident); /* another feed may have worked with the program since */
+    return TW_OK;
+}
+
+static tw_status next_loaded(const twi_feed *feed, twi_fed *out) {
     tw_batch batch;
-    *out = (twi_fed){0};
     TWI_TRY(tw_loader_next(feed->loader, &batch));
     if (!batch.count) return TW_OK;
-    bool whole = feed->full && tw_program_get_batch(feed->full) == batch.count;
-    out->program = whole ? feed->full : feed->short_last;
-    out->count = batch.count;
+    choose_program(feed, batch.count, out);
     out->first = batch.index * tw_program_get_batch(feed->full); /* 0 where there is but one, short batch */
     TWI_TRY(twi_program_feed(out->program, feed->trainer->input, batch.images));
     return twi_program_feed(out->program, feed->trainer->labels, batch.labels);
+}
+
+tw_status twi_feed_next(twi_feed *feed, twi_fed *out) {
+    *out = (twi_fed){0};
+    return feed->resident ? next_gathered(feed, out) : next_loaded(feed, out);
 }

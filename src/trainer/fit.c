@@ -41,7 +41,7 @@ static double now(void) {
 /* Evaluations from this epoch's own on, those before `epoch` being done. */
 static int64_t evaluations_from(const fit *f, int epoch) {
     const int every = f->trainer->options.evaluate_every, end = f->progress.epochs;
-    if (!f->test.loader || epoch >= end) return 0;
+    if (!f->test.dataset || epoch >= end) return 0;
     return end / every - epoch / every + (end % every != 0);
 }
 
@@ -59,7 +59,7 @@ static double seconds_left(const fit *f, int evaluated) {
     const double steps = (double)(p->epochs - p->epoch) * (double)p->steps - (double)p->step;
     const double mean_batch = (double)f->tally.samples / (double)p->step;
     const double tests =
-        (double)evaluations_from(f, evaluated) * (double)(f->test.loader ? tw_dataset_count(f->test.dataset) : 0);
+        (double)evaluations_from(f, evaluated) * (double)(f->test.dataset ? tw_dataset_count(f->test.dataset) : 0);
     return steps * mean_batch * sample + tests * tested;
 }
 
@@ -127,7 +127,7 @@ static tw_status train_epoch(fit *f) {
     p->step = 0;
     f->tally = (twi_tally){0};
     f->epoch = (spent){0, 0};
-    TWI_TRY(twi_feed_start(&f->train, p->epoch));
+    TWI_TRY(twi_feed_start(&f->train, p->epoch, 0));
     double began = now();
     while (!f->stopping) {
         twi_fed fed;

@@ -1,5 +1,6 @@
 /* The trainer's programs: one for each use and batch size, kept for the next who wants it. */
 #include "trainer.h"
+#include "program/resident.h"
 
 #include <stddef.h>
 
@@ -20,7 +21,8 @@ static tw_value *value_at(const tw_trainer *trainer, size_t offset) {
     return *(tw_value *const *)(const void *)((const char *)trainer + offset);
 }
 
-static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out) {
+static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
+                      tw_program **out) {
     const recipe *r = &recipes[use];
     tw_value *output = value_at(trainer, r->output);
     tw_loss loss = {r->loss == NONE ? NULL : value_at(trainer, r->loss), 1};
@@ -34,6 +36,7 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, tw_progra
         options.optimizer = &trainer->options.optimizer;
         options.accumulate = trainer->options.accumulate > 1;
     }
+    options.source = source;
     return tw_program_create(out, trainer->model, batch, &options);
 }
 
@@ -51,10 +54,12 @@ static void destroy(twi_cached *cached) {
     *cached = (twi_cached){0};
 }
 
-static twi_cached *find(tw_trainer *trainer, twi_use use, int64_t batch) {
+static twi_cached *find(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source) {
     for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) {
         twi_cached *cached = &trainer->cached[i];
-        if (cached->program && cached->use == use && tw_program_get_batch(cached->program) == batch) return cached;
+        if (cached->program && cached->use == use && tw_program_get_batch(cached->program) == batch &&
+            twi_program_gathers_as(cached->program, source))
+            return cached;
     }
     return NULL;
 }
@@ -71,15 +76,16 @@ static twi_cached *make_room(tw_trainer *trainer) {
     return oldest;
 }
 
-tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out) {
+tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
+                           tw_program **out) {
     *out = NULL;
     TWI_TRY(reserve_results(trainer, batch));
-    twi_cached *cached = find(trainer, use, batch);
+    twi_cached *cached = find(trainer, use, batch, source);
     if (!cached) {
         cached = make_room(trainer);
         if (!cached)
             return TWI_FAIL(TW_ERROR_STATE, "trainer: all of its %d programs are at work", TWI_CACHED_PROGRAMS);
-        TWI_TRY(make(trainer, use, batch, &cached->program));
+        TWI_TRY(make(trainer, use, batch, source, &cached->program));
         cached->use = use;
     }
     cached->holders++;

@@ -53,8 +53,11 @@ tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *opt
 
 /* ---- programs.c ---- */
 
-/* The program for a use and a batch, made if it is not there; it stays until it is let go. */
-tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, tw_program **out);
+/* The program for a use, a batch and samples like those of the source (NULL: it is fed), made if it is not there; it
+ * stays until it is let go. It may gather from another resident set than the source's, or from one that is gone:
+ * twi_program_set_resident comes before a run. */
+tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
+                           tw_program **out);
 /* Ends a hold; NULL is fine. The program stays for the next one who wants it, as long as there is room. */
 void twi_trainer_let_go(tw_trainer *trainer, const tw_program *program);
 /* Destroys the programs of a use that nobody holds. */
@@ -64,9 +67,14 @@ void twi_trainer_forget(tw_trainer *trainer, twi_use use);
 
 /* A data set on its way through the programs of one use. */
 typedef struct twi_feed {
-    tw_trainer *trainer;
+    tw_trainer *trainer; /* NULL: the feed is closed */
     const tw_dataset *dataset;
-    tw_loader *loader;             /* NULL: the feed is closed */
+    twi_use use;
+    int64_t samples;               /* of an epoch */
+    tw_loader *loader;             /* makes the batches; NULL where programs gather them: */
+    tw_resident *resident;         /* the data set on the device */
+    int32_t *order;                /* of its samples in this epoch */
+    int64_t first;                 /* where in it this epoch was begun */
     tw_program *full, *short_last; /* NULL where no batch has that length */
 } twi_feed;
 
@@ -83,7 +91,8 @@ tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *da
 int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dataset);
 /* Takes all memory that going through the data set needs. On failure the feed is closed. */
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
-tw_status twi_feed_start(twi_feed *feed, int64_t epoch);
+/* Begins an epoch at a batch, both from 0. */
+tw_status twi_feed_start(twi_feed *feed, int64_t epoch, int64_t first_batch);
 tw_status twi_feed_next(twi_feed *feed, twi_fed *out);
 /* A closed feed is fine. */
 void twi_feed_close(twi_feed *feed);

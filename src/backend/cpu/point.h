@@ -24,6 +24,8 @@
     KERNEL(cross_entropy_backward, "cross_entropy.backward", refuse_classes, prepare_classes)    \
     KERNEL(softmax_cross_entropy, "softmax_cross_entropy.both", refuse_classes, prepare_classes) \
     KERNEL(dropout, "dropout.apply", refuse_dropout, prepare_dropout)                            \
+    KERNEL(gather_bytes, "gather.bytes", refuse_gather, NULL)                                    \
+    KERNEL(gather_floats, "gather.floats", refuse_gather, NULL)                                  \
     KERNEL(sgd_update, "sgd.update", NULL, NULL)                                                 \
     KERNEL(adamw_update, "adamw.update", NULL, NULL)
 

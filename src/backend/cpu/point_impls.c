@@ -60,6 +60,13 @@ static tw_status prepare_dropout(twi_cpu_site *site, const twi_call *main, const
                         "dropout mask of a sample");
 }
 
+static const char *refuse_gather(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    const twi_operand *x = &call->operand[1];
+    if (!twi_is_f32(x)) return "an operand is not f32";
+    return twi_is_row_major(x) || (x->shape.rank == 4 && twi_is_channels_last(x)) ? NULL : "the images are not dense";
+}
+
 #define POINT_RUN(name, kernel, refuse, prepare)                                                                 \
     static void run_##name(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
         TWI_FOR_ISA(site->isa, point)->name(call, workspace);                                                    \

@@ -2,6 +2,7 @@
 #include "copy_kernel.h"
 #include "dropout_kernel.h"
 #include "elementwise_kernel.h"
+#include "gather_kernel.h"
 #include "loss_kernel.h"
 #include "point.h"
 #include "pool_kernel.h"

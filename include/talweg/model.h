@@ -221,7 +221,7 @@ TW_API TW_WARN_UNUSED tw_status tw_model_set_trainable(tw_model *model, const ch
 
 /** Number of updates committed, by whichever program. */
 TW_API uint64_t tw_model_get_updates(const tw_model *model);
-/** Number of training runs tried: advances even where a run failed and nothing was updated. */
+/** Number of training runs tried, a window of batches (tw_window_open) being one: advances even where a run failed and nothing was updated. */
 TW_API uint64_t tw_model_get_attempts(const tw_model *model);
 /** The learning rate of the last update. */
 TW_API double tw_model_get_learning_rate(const tw_model *model);

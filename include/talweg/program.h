@@ -99,7 +99,8 @@ TW_API double tw_program_get_loss(const tw_program *program);
 TW_API TW_WARN_UNUSED tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count);
 /** Copies the gradient of a value asked for in `gradients` out, f32, logical order. Errors: ARGUMENT, STATE as tw_program_read. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count);
-/** Copies the gradient of a parameter out, f32, logical order; valid after a training run. Errors: ARGUMENT; STATE if it gets none. */
+/** Copies the gradient of a parameter out, f32, logical order; valid after a training run; in a window the sum over the batches that have run.
+ *  Errors: ARGUMENT; STATE if it gets none. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count);
 
 typedef enum tw_pass {

@@ -1,6 +1,7 @@
 /* Ops of a user's in a network that is trained, saved and loaded: for any number of threads, and with every allocation
  * failing in turn. */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#include "program/model.h"
 #include "small_task.h"
 #include "user_ops.h"
 
@@ -67,6 +68,49 @@ static void test_trains_alike(void **state) {
     for (int layout = 0; layout < 2; layout++) free(first[layout]);
 }
 
+/* Over several chunks every element has a draw of its own, the backward has the forward's, and the next run has others; a
+ * batch cut into a window of two has those of the whole. */
+static void test_draws(void **state) {
+    (void)state;
+    enum { FEATURES = 6, ROWS = 64, COUNT = ROWS * FEATURES, RUNS = 3 };
+    static float ones[COUNT], y[RUNS][COUNT], dx[COUNT];
+    static const tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
+    for (int i = 0; i < COUNT; i++) ones[i] = 1;
+    CHECK_OK(user_ops_noise(task_context));
+    for (int cut = 0; cut < 2; cut++) {
+        tw_model *model;
+        tw_program *program;
+        int rows = cut ? ROWS / 2 : ROWS, count = rows * FEATURES;
+        CHECK_OK(tw_model_create(&model, task_context));
+        tw_value *x = tw_input_shaped(model, "x", 1, (int64_t[]){FEATURES});
+        tw_value *g = tw_input_shaped(model, "g", 1, (int64_t[]){FEATURES});
+        tw_value *out = tw_apply(model, "noise", &x, 1, NULL);
+        const tw_loss loss = {twi_graph_node(&model->graph, "dot", "loss", 2, (tw_value *[]){out, g}, NULL), 1};
+        CHECK_OK(tw_model_build(model, out, TW_OPTIONS(model, .seed = 9)));
+        CHECK_OK(tw_program_create(&program, model, rows,
+                                   TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .outputs = &out,
+                                              .output_count = 1, .gradients = &x, .gradient_count = 1,
+                                              .optimizer = &sgd, .accumulate = cut)));
+        if (cut) CHECK_OK(tw_window_open(model, ROWS));
+        for (int run = 0; run < 2; run++) {
+            float *found = cut ? &y[2][run * count] : y[run];
+            CHECK_OK(tw_program_write(program, x, TW_F32, ones, count));
+            CHECK_OK(tw_program_write(program, g, TW_F32, ones, count));
+            CHECK_OK(tw_program_run_gradients(program));
+            CHECK_OK(tw_program_read(program, out, found, count));
+            CHECK_OK(tw_program_read_gradient(program, x, dx, count));
+            for (int i = 0; i < count; i++) assert_true(dx[i] * ROWS == found[i]); /* a mean over the samples */
+        }
+        tw_program_destroy(program);
+        tw_model_destroy(model);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(y[0][i] >= 0.5f && y[0][i] < 1.5f && y[0][i] != y[1][i]);
+        for (int k = 0; k < i; k++) assert_true(y[0][i] != y[0][k]);
+    }
+    assert_memory_equal(y[0], y[2], sizeof y[0]);
+}
+
 static void test_learns_saves_and_loads(void **state) {
     (void)state;
     char folder[64] = "/tmp/talweg-user-op-XXXXXX", path[96];
@@ -128,10 +172,18 @@ static void test_each_allocation(void **state) {
     assert_true(at > 50);
 }
 
+/* What was registered stays as long as the context. */
+static int drop_context(void **state) {
+    (void)state;
+    tw_context_destroy(task_context);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trains_alike),
-        cmocka_unit_test_setup_teardown(test_learns_saves_and_loads, task_open, NULL),
+        cmocka_unit_test_setup_teardown(test_draws, task_open, drop_context),
+        cmocka_unit_test_setup_teardown(test_learns_saves_and_loads, task_open, drop_context),
         cmocka_unit_test(test_each_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

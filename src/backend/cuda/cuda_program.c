@@ -38,6 +38,7 @@ static tw_status bind_step(const twi_plan *plan, int index, twi_control *control
     twi_call *call = &out->call;
     out->site = step->choice.state;
     out->label = step->label;
+    call->kernel = step->kernel;
     call->attrs = step->attrs;
     call->control = control;
     call->stream = step->stream;

@@ -179,7 +179,7 @@ static void test_central_differences(void **state) {
             x[i] = prelu_x[i % ALL] * (1 + 0.01f * (float)(i / ALL));
             g[i] = prelu_g[(7 * i) % ALL];
         }
-        run_probe(&p, x, g, COUNT, y, dx);
+        for (int run = 0; run < 2; run++) run_probe(&p, x, g, COUNT, y, dx); /* sums begin at 0 again */
         CHECK_OK(tw_program_read_parameter_gradient(p.program, "a", da, FEATURES));
         for (int i = 0; i < COUNT; i += 5) {
             float at = x[i];
@@ -397,6 +397,21 @@ static void test_states_it_is_not_deterministic(void **state) {
     close_probe(&p);
 }
 
+static size_t megabyte(const tw_op_call *call) { return (size_t)call->inputs[0].dims[0] << 20; }
+
+/* Workspace is asked for by the chunk, and is every worker's own. */
+static void test_workspace_is_planned(void **state) {
+    (void)state;
+    probe p;
+    open_probe(&p, flat, 1);
+    CHECK_OK(tw_op_register(p.context, "wide", TW_OPTIONS(op, .workspace = megabyte, .forward_cpu = nothing)));
+    p.y = tw_apply(p.model, "wide", &p.x, 1, NULL);
+    CHECK_OK(tw_model_build(p.model, p.y, NULL));
+    CHECK_OK(tw_program_create(&p.program, p.model, 3, TW_OPTIONS(program, .outputs = &p.y, .output_count = 1)));
+    assert_int_equal(tw_program_get_stats(p.program).scratch_bytes >> 20, 2 * 3);
+    close_probe(&p);
+}
+
 /* ---- devices ---- */
 
 static void enqueue_probe(const tw_op_call *call) {
@@ -470,6 +485,7 @@ int main(void) {
         cmocka_unit_test(test_applying),
         cmocka_unit_test(test_fault),
         cmocka_unit_test(test_states_it_is_not_deterministic),
+        cmocka_unit_test(test_workspace_is_planned),
         cmocka_unit_test(test_other_device),
         cmocka_unit_test(test_two_contexts),
     };

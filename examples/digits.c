@@ -1,6 +1,6 @@
 /* Learns to read handwritten digits: 8x8 images, bundled with the library. Saves the model, its history and a picture
  * of the learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. predict.c uses the
- * model. */
+ * model, from its file alone. */
 #define _POSIX_C_SOURCE 200809L
 #define PROGRAM "digits"
 #include "example.h"
@@ -137,10 +137,8 @@ static void prepare_folder(const char *folder) {
 }
 
 static void save(const arguments *a, const tw_model *model, const tw_trainer *trainer) {
-    check(tw_model_save(model, path_in(a->out, "digits.safetensors")));
+    check(tw_model_save_whole(model, path_in(a->out, "digits.safetensors")));
     printf("model    %s\n", path_in(a->out, "digits.safetensors"));
-    tw_normalization used = tw_trainer_get_normalization(trainer); /* who uses the model needs it; no file carries it */
-    printf("normalization mean %.4f deviation %.4f\n", (double)used.mean[0], (double)used.deviation[0]);
     if (!tw_trainer_count_history(trainer)) return;
     check(tw_trainer_save_history(trainer, path_in(a->out, "history.csv")));
     printf("history  %s\n", path_in(a->out, "history.csv"));

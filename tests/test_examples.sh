@@ -58,7 +58,6 @@ for file in digits.safetensors history.csv digits-curve.svg; do
     [ -s "$work/a/$file" ] || fail "digits left no $file"
     says out "$work/a/$file"
 done
-says out "normalization mean 0.3048 deviation 0.3757"
 tail -n 1 "$work/out" >"$work/accuracy"
 [ "$(wc -l <"$work/a/history.csv")" = 21 ] || fail "history.csv has no 20 epochs"
 for run in "b 5 1" "c 5 2" "d 6 1"; do # folder, seed, threads
@@ -76,6 +75,9 @@ tail -n 1 "$work/out" | cmp -s - "$work/accuracy" || fail "the saved model is no
 [ "$(grep -cE '^[ .:=+*#%@-]{8}$' "$work/out")" = 24 ] || fail "predict draws no three digits"
 expect 1 predict "$work/resnet.safetensors"
 says err "$work/resnet.safetensors"
+{ bytes 2 1; bytes 0 7; printf '{}'; } >"$work/weights.safetensors"
+expect 1 predict "$work/weights.safetensors"
+says err "$work/weights.safetensors: holds weights, but no graph"
 expect 2 predict
 says err "usage: predict"
 

@@ -92,7 +92,7 @@ static const struct refused {
     {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
      {"'w'", "'shape' is unknown or repeated"}},
     {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, {"'w'", "'x' is unknown"}},
-    {"{\"w\":{}}", 0, {"'w'", "'\"'"}},
+    {"{\"w\":{}}", 0, {"'w'", "'dtype' is missing"}},
     {"{\"w\":7}", 0, {"'w'", "'{'"}},
     /* names */
     {"{" ONE ",\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, {"duplicate tensor 'w'", ""}},

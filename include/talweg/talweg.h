@@ -20,7 +20,7 @@
  *     tw_trainer_fit(trainer, train, test);
  *     tw_trainer_evaluate(trainer, test, &result);
  *     printf("test accuracy %.2f %%\n", 100 * result.top1);
- *     tw_model_save(model, "mnist.safetensors");
+ *     tw_model_save_whole(model, "mnist.safetensors");
  *
  *     tw_trainer_destroy(trainer);
  *     tw_model_destroy(model);

@@ -49,7 +49,7 @@ typedef struct tw_trainer_options {
     bool drop_last;                 /**< leave out a shorter last batch in training */
     bool flip;                      /**< as tw_loader_options */
     int crop_padding;
-    tw_normalization normalization; /**< channels 0: measured on the training set at fit */
+    tw_normalization normalization; /**< channels 0: the model's, or, where it has none, measured on the training set at fit */
     bool no_normalization;          /**< feed values as they are (u8 / 255) */
     float label_smoothing;
     int evaluation_batch;           /**< 0: 256, or the training batch if larger */

@@ -1,6 +1,8 @@
 /* A growing string and numbers with unit prefixes. Writing text to files is left to others. */
+#define _POSIX_C_SOURCE 200809L /* uselocale */
 #include "text.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -66,4 +68,13 @@ const char *twi_quantity(double value, const char *unit, char out[TWI_QUANTITY_T
     int decimals = prefix == none && value == floor(value) ? 0 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
     snprintf(out, TWI_QUANTITY_TEXT, "%.*f %s%s", decimals, value, prefixes[prefix], unit);
     return out;
+}
+
+void *twi_plain_numbers_enter(void) {
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* takes no memory: every C library has it made */
+    return plain ? uselocale(plain) : NULL;
+}
+
+void twi_plain_numbers_leave(void *before) {
+    if (before) freelocale(uselocale((locale_t)before));
 }

@@ -22,4 +22,9 @@ void twi_text_free(twi_text *text);
 #define TWI_QUANTITY_TEXT 32
 const char *twi_quantity(double value, const char *unit, char out[TWI_QUANTITY_TEXT]);
 
+/* Numbers as the C locale writes and reads them, for this thread, whatever the program's locale is: until leave gets
+ * what enter returned. */
+void *twi_plain_numbers_enter(void);
+void twi_plain_numbers_leave(void *before);
+
 #endif

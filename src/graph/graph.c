@@ -151,6 +151,16 @@ tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kin
     return value;
 }
 
+void twi_graph_mark_needed(const twi_graph *graph, const tw_value *value, bool *needed) {
+    needed[value->id] = true;
+    for (int i = graph->node_count - 1; i >= 0; i--) { /* a node comes after those that make its inputs */
+        const twi_node *node = graph->node[i];
+        bool used = false;
+        for (int k = 0; k < node->output_count; k++) used = used || needed[node->output[k]->id];
+        for (int k = 0; used && k < node->input_count; k++) needed[node->input[k]->id] = true;
+    }
+}
+
 void twi_attrs_preset(const twi_op *op, void *attrs) {
     for (int i = 0; i < op->attr_count; i++) {
         const twi_attr *attr = &op->attrs[i];

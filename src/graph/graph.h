@@ -51,6 +51,8 @@ tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node
 tw_value *twi_graph_find(const twi_graph *graph, const char *name);
 /* Is this one of the graph's own values? */
 bool twi_graph_owns(const twi_graph *graph, const tw_value *value);
+/* Marks, by id, the value and everything it is made from; `needed` holds value_count flags. */
+void twi_graph_mark_needed(const twi_graph *graph, const tw_value *value, bool *needed);
 /* Fills an attribute struct with its table's defaults. */
 void twi_attrs_preset(const twi_op *op, void *attrs);
 /* Runs a node's shape rule with the batch axis of batched values set to `batch`. */

@@ -2,6 +2,7 @@
 #include "model_tensors.h"
 #include "base/atomic_file.h"
 #include "base/half.h"
+#include "json_writer.h"
 
 #include <string.h>
 
@@ -63,20 +64,11 @@ static twi_shape file_shape(const twi_parameter *parameter) {
 
 /* ---- saving ---- */
 
-static void add_string(twi_text *text, const char *prefix, const char *rest) {
-    const char *const parts[] = {prefix, rest};
-    twi_text_add(text, "\"");
-    for (int i = 0; i < 2; i++)
-        for (const unsigned char *c = (const unsigned char *)parts[i]; *c; c++)
-            twi_text_add(text, *c == '"' || *c == '\\' ? "\\%c" : *c < ' ' ? "\\u%04x" : "%c", *c);
-    twi_text_add(text, "\"");
-}
-
 void twi_metadata_add(twi_text *metadata, const char *key, const char *value) {
     twi_text_add(metadata, ",");
-    add_string(metadata, "", key);
+    twi_json_add_string(metadata, "", key);
     twi_text_add(metadata, ":");
-    add_string(metadata, "", value);
+    twi_json_add_string(metadata, "", value);
 }
 
 /* The further names of what is saved, as safetensors' own save_model notes them: "alias": "name". */
@@ -93,7 +85,7 @@ static void add_entry(twi_text *text, const twi_model_tensors *list, int t, uint
     const twi_shape shape = file_shape(parameter);
     const uint64_t end = *at + (uint64_t)twi_shape_count(&shape) * tw_dtype_size(file_type(parameter));
     twi_text_add(text, ",");
-    add_string(text, list->tensor[t].prefix, parameter->name);
+    twi_json_add_string(text, list->tensor[t].prefix, parameter->name);
     twi_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", twi_tensor_type_name(file_type(parameter)));
     for (int k = 0; k < shape.rank; k++) twi_text_add(text, k ? ",%lld" : "%lld", (long long)shape.dim[k]);
     twi_text_add(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)*at, (unsigned long long)end);

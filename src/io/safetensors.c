@@ -12,7 +12,10 @@
 
 enum { LENGTH_BYTES = 8, HEADER_MAX = 100 * 1000 * 1000 };
 
-static const struct { const char *name; tw_dtype dtype; } types[] = {
+static const struct {
+    const char *name;
+    tw_dtype dtype;
+} types[] = {
     {"F32", TW_F32}, {"F16", TW_F16}, {"BF16", TW_BF16}, {"I32", TW_I32}, {"I64", TW_I64}, {"U8", TW_U8},
 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -31,40 +34,52 @@ typedef struct parser {
     size_t name_capacity;
 } parser;
 
-static tw_status bad(const parser *p, const char *what) { return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': %s", p->json.where, p->name, what); }
+static tw_status bad(const parser *p, const char *what) {
+    return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': %s", p->json.where, p->name, what);
+}
 
-static tw_status parse_dtype(parser *p, twi_tensor_entry *entry) {
+/* One tensor's part of the header. */
+typedef struct entry_parser {
+    const parser *p;
+    twi_tensor_entry entry;
+} entry_parser;
+
+static tw_status parse_dtype(twi_json *json, void *self) {
+    const parser *p = ((entry_parser *)self)->p;
+    twi_tensor_entry *entry = &((entry_parser *)self)->entry;
     char text[16];
-    TWI_TRY(twi_json_string(&p->json, text, sizeof text));
+    TWI_TRY(twi_json_string(json, text, sizeof text));
     for (int i = 0; i < TYPES; i++)
         if (strcmp(types[i].name, text) == 0) return entry->dtype = types[i].dtype, TW_OK;
-    return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': type %s is not known; F32, F16, BF16, I32, I64 and U8 are", p->json.where, p->name, text);
+    return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': type %s is not known; F32, F16, BF16, I32, I64 and U8 are",
+                    p->json.where, p->name, text);
 }
 
-static tw_status parse_shape(parser *p, twi_tensor_entry *entry) {
-    TWI_TRY(twi_json_expect(&p->json, '['));
-    if (twi_json_accept(&p->json, ']')) return TW_OK;
-    do {
-        uint64_t dim;
-        TWI_TRY(twi_json_whole(&p->json, &dim));
-        if (entry->shape.rank == TW_MAX_RANK) return bad(p, "more than 6 axes");
-        entry->shape.dim[entry->shape.rank++] = (int64_t)dim;
-    } while (twi_json_accept(&p->json, ','));
-    return twi_json_expect(&p->json, ']');
+static tw_status parse_dim(twi_json *json, void *self) {
+    twi_shape *shape = &((entry_parser *)self)->entry.shape;
+    uint64_t dim;
+    TWI_TRY(twi_json_whole(json, &dim));
+    if (shape->rank == TW_MAX_RANK) return bad(((entry_parser *)self)->p, "more than 6 axes");
+    shape->dim[shape->rank++] = (int64_t)dim;
+    return TW_OK;
 }
 
-static tw_status parse_range(parser *p, twi_tensor_entry *entry) {
-    TWI_TRY(twi_json_expect(&p->json, '['));
-    TWI_TRY(twi_json_whole(&p->json, &entry->begin));
-    TWI_TRY(twi_json_expect(&p->json, ','));
-    TWI_TRY(twi_json_whole(&p->json, &entry->end));
-    return twi_json_expect(&p->json, ']');
+static tw_status parse_shape(twi_json *json, void *self) { return twi_json_array(json, parse_dim, self); }
+
+static tw_status parse_range(twi_json *json, void *self) {
+    twi_tensor_entry *entry = &((entry_parser *)self)->entry;
+    TWI_TRY(twi_json_expect(json, '['));
+    TWI_TRY(twi_json_whole(json, &entry->begin));
+    TWI_TRY(twi_json_expect(json, ','));
+    TWI_TRY(twi_json_whole(json, &entry->end));
+    return twi_json_expect(json, ']');
 }
 
-static const struct { const char *key; tw_status (*parse)(parser *, twi_tensor_entry *); } fields[] = {
-    {"dtype", parse_dtype}, {"shape", parse_shape}, {"data_offsets", parse_range},
+static const twi_json_member members[] = {
+    {"dtype", parse_dtype, false},
+    {"shape", parse_shape, false},
+    {"data_offsets", parse_range, false},
 };
-enum { FIELDS = sizeof fields / sizeof *fields };
 
 static tw_status check_entry(const parser *p, const twi_tensor_entry *entry) {
     if (entry->begin > entry->end) return bad(p, "its range ends before it begins");
@@ -74,38 +89,26 @@ static tw_status check_entry(const parser *p, const twi_tensor_entry *entry) {
         if (__builtin_mul_overflow(bytes, (uint64_t)entry->shape.dim[i], &bytes)) return bad(p, "its shape overflows");
     if (twi_shape_check(&entry->shape, p->name)) return bad(p, "its shape has more elements than can be addressed");
     if (bytes != entry->end - entry->begin)
-        return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': its range holds %llu bytes, its shape and type need %llu", p->json.where, p->name,
-                        (unsigned long long)(entry->end - entry->begin), (unsigned long long)bytes);
+        return TWI_FAIL(TW_ERROR_FORMAT,
+                        "%s: tensor '%.200s': its range holds %llu bytes, its shape and type need %llu", p->json.where,
+                        p->name, (unsigned long long)(entry->end - entry->begin), (unsigned long long)bytes);
     return TW_OK;
 }
 
 static tw_status parse_entry(parser *p) {
     twi_tensor_file *file = p->file;
-    twi_tensor_entry entry;
-    bool seen[FIELDS] = {false};
-    char key[32];
-    memset(&entry, 0, sizeof entry);
-    TWI_TRY(twi_json_expect(&p->json, '{'));
-    do {
-        TWI_TRY(twi_json_string(&p->json, key, sizeof key));
-        TWI_TRY(twi_json_expect(&p->json, ':'));
-        int field = 0;
-        while (field < FIELDS && strcmp(fields[field].key, key) != 0) field++;
-        if (field == FIELDS || seen[field]) return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': key '%s' is unknown or repeated", p->json.where, p->name, key);
-        TWI_TRY(fields[field].parse(p, &entry));
-        seen[field] = true;
-    } while (twi_json_accept(&p->json, ','));
-    TWI_TRY(twi_json_expect(&p->json, '}'));
-    for (int i = 0; i < FIELDS; i++)
-        if (!seen[i]) return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': key '%s' is missing", p->json.where, p->name, fields[i].key);
-    TWI_TRY(check_entry(p, &entry));
+    entry_parser e;
+    memset(&e, 0, sizeof e);
+    e.p = p;
+    TWI_TRY(twi_json_object(&p->json, members, sizeof members / sizeof *members, &e));
+    TWI_TRY(check_entry(p, &e.entry));
     if (file->count == file->capacity) {
         int grown = file->capacity ? 2 * file->capacity : 64;
         TWI_TRY(twi_grow(file->memory, &file->entry, (size_t)grown, sizeof *file->entry, "tensor list"));
         file->capacity = grown;
     }
-    TWI_TRY(twi_get_text(file->memory, &entry.name, p->name));
-    file->entry[file->count++] = entry;
+    TWI_TRY(twi_get_text(file->memory, &e.entry.name, p->name));
+    file->entry[file->count++] = e.entry;
     return TW_OK;
 }
 
@@ -132,7 +135,9 @@ static tw_status parse_metadata(parser *p) {
     return twi_json_expect(&p->json, '}');
 }
 
-static int by_name(const void *a, const void *b) { return strcmp((*(twi_tensor_entry *const *)a)->name, (*(twi_tensor_entry *const *)b)->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(twi_tensor_entry *const *)a)->name, (*(twi_tensor_entry *const *)b)->name);
+}
 
 static int by_begin(const void *a, const void *b) {
     const twi_tensor_entry *x = *(twi_tensor_entry *const *)a, *y = *(twi_tensor_entry *const *)b;
@@ -146,17 +151,20 @@ static tw_status check_all(const parser *p, twi_tensor_entry **sorted) {
     for (int i = 0; i < file->count; i++) sorted[i] = &file->entry[i];
     qsort(sorted, (size_t)file->count, sizeof *sorted, by_name);
     for (int i = 1; i < file->count; i++)
-        if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0) return TWI_FAIL(TW_ERROR_FORMAT, "%s: duplicate tensor '%.200s'", p->json.where, sorted[i]->name);
+        if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0)
+            return TWI_FAIL(TW_ERROR_FORMAT, "%s: duplicate tensor '%.200s'", p->json.where, sorted[i]->name);
     qsort(sorted, (size_t)file->count, sizeof *sorted, by_begin);
     uint64_t at = 0;
     for (int i = 0; i < file->count; i++) {
         if (sorted[i]->begin != at)
-            return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': begins at %llu where %llu is due: tensors %s", p->json.where, sorted[i]->name,
-                            (unsigned long long)sorted[i]->begin, (unsigned long long)at, sorted[i]->begin < at ? "overlap" : "leave a hole");
+            return TWI_FAIL(TW_ERROR_FORMAT, "%s: tensor '%.200s': begins at %llu where %llu is due: tensors %s",
+                            p->json.where, sorted[i]->name, (unsigned long long)sorted[i]->begin,
+                            (unsigned long long)at, sorted[i]->begin < at ? "overlap" : "leave a hole");
         at = sorted[i]->end;
     }
     if (at != p->data_bytes)
-        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes lie behind the last tensor", p->json.where, (unsigned long long)(p->data_bytes - at));
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes lie behind the last tensor", p->json.where,
+                        (unsigned long long)(p->data_bytes - at));
     return TW_OK;
 }
 
@@ -168,7 +176,8 @@ static tw_status parse_header(parser *p) {
             TWI_TRY(twi_json_string(&p->json, p->name, p->name_capacity));
             TWI_TRY(twi_json_expect(&p->json, ':'));
             bool is_metadata = strcmp(p->name, "__metadata__") == 0;
-            if (is_metadata && metadata) return TWI_FAIL(TW_ERROR_FORMAT, "%s: __metadata__ is repeated", p->json.where);
+            if (is_metadata && metadata)
+                return TWI_FAIL(TW_ERROR_FORMAT, "%s: __metadata__ is repeated", p->json.where);
             metadata |= is_metadata;
             p->json.item = is_metadata ? "__metadata__" : p->name;
             TWI_TRY(is_metadata ? parse_metadata(p) : parse_entry(p));
@@ -185,7 +194,10 @@ static tw_status parse_header(parser *p) {
 }
 
 tw_status twi_tensor_header_parse(twi_tensor_file *file, const char *json, size_t length, uint64_t data_bytes) {
-    parser p = {.json = {json, json + length, file->path, NULL}, .file = file, .data_bytes = data_bytes, .name_capacity = length + 1};
+    parser p = {.json = {json, json + length, file->path, "header", NULL},
+                .file = file,
+                .data_bytes = data_bytes,
+                .name_capacity = length + 1};
     TWI_TRY(twi_get(file->memory, &p.name, p.name_capacity, 1, "tensor name"));
     tw_status status = parse_header(&p);
     twi_put(file->memory, p.name);
@@ -198,7 +210,8 @@ static tw_status read_at(const twi_tensor_file *file, uint64_t offset, void *dat
     while (bytes) {
         ssize_t got = pread(file->descriptor, data, bytes > 1 << 30 ? 1 << 30 : (size_t)bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return TWI_FAIL(TW_ERROR_FILE, "%s: cannot read: %s", file->path, got ? strerror(errno) : "it ended early");
+        if (got <= 0)
+            return TWI_FAIL(TW_ERROR_FILE, "%s: cannot read: %s", file->path, got ? strerror(errno) : "it ended early");
         data = (char *)data + got;
         offset += (uint64_t)got;
         bytes -= (uint64_t)got;
@@ -210,15 +223,21 @@ static tw_status open_checked(twi_tensor_file *file) {
     struct stat info;
     unsigned char length_bytes[LENGTH_BYTES];
     uint64_t length = 0;
-    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused below, not waited for */
-    if (file->descriptor < 0 || fstat(file->descriptor, &info)) return TWI_FAIL(TW_ERROR_FILE, "%s: cannot open: %s", file->path, strerror(errno));
+    file->descriptor =
+        open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused below, not waited for */
+    if (file->descriptor < 0 || fstat(file->descriptor, &info))
+        return TWI_FAIL(TW_ERROR_FILE, "%s: cannot open: %s", file->path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return TWI_FAIL(TW_ERROR_FILE, "%s: is not a regular file", file->path);
     uint64_t size = (uint64_t)info.st_size;
-    if (size < LENGTH_BYTES) return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes are too few for a safetensors file", file->path, (unsigned long long)size);
+    if (size < LENGTH_BYTES)
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes are too few for a safetensors file", file->path,
+                        (unsigned long long)size);
     TWI_TRY(read_at(file, 0, length_bytes, LENGTH_BYTES));
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | length_bytes[i];
     if (length > HEADER_MAX || length > size - LENGTH_BYTES)
-        return TWI_FAIL(TW_ERROR_FORMAT, "%s: is no safetensors file: its first 8 bytes give a header of %llu bytes in a file of %llu", file->path, (unsigned long long)length, (unsigned long long)size);
+        return TWI_FAIL(TW_ERROR_FORMAT,
+                        "%s: is no safetensors file: its first 8 bytes give a header of %llu bytes in a file of %llu",
+                        file->path, (unsigned long long)length, (unsigned long long)size);
     file->data_offset = LENGTH_BYTES + length;
     char *json;
     TWI_TRY(twi_get(file->memory, &json, (size_t)length, 1, "safetensors header"));

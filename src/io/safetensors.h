@@ -17,7 +17,7 @@ typedef struct twi_tensor_file {
     twi_memory *memory;
     char *path;
     int descriptor;
-    uint64_t data_offset; /* of the data in the file */
+    uint64_t data_offset;    /* of the data in the file */
     twi_tensor_entry *entry; /* in the header's order */
     int count, capacity;
     char *metadata; /* key, 0, text, 0, key, ... of the header's __metadata__; NULL: it has none */

@@ -26,6 +26,7 @@ void tw_model_destroy(tw_model *model) {
     twi_store_free(&model->store);
     twi_graph_free(&model->graph);
     twi_put(context->memory, model->dump);
+    twi_put(context->memory, model->class_name);
     twi_put(context->memory, model);
 }
 

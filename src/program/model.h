@@ -4,6 +4,7 @@
 
 #include "graph/graph.h"
 #include "store.h"
+#include <talweg/data.h>
 #include <talweg/program.h>
 
 /* The batches whose gradients one update sums. */
@@ -33,6 +34,10 @@ struct tw_model {
     bool update_due;                /* the gradients wait for an update */
     twi_window window;              /* under way, or the last one */
     char *dump;
+    /* What evaluating its input and reading its output takes: set and read by src/io/recipe.c. */
+    tw_normalization normalization; /* channels 0: not known */
+    char **class_name;              /* in one block with the names */
+    int class_count;
 };
 
 /* A learned parameter or kept buffer as a graph value: record->name is the layer's and the suffix ("conv1" + "weight"), or the layer's

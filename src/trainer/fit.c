@@ -201,6 +201,25 @@ static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *tr
     return TW_OK;
 }
 
+/* The model keeps what it was trained with, for its file and for other trainers: u8 / 255 alone is mean 0, deviation 1. */
+static tw_status note_recipe(const tw_trainer *trainer, const tw_dataset *train) {
+    tw_normalization used = trainer->normalization;
+    const int channels = tw_dataset_get_channels(train);
+    if (!used.channels && channels <= TW_MAX_CHANNELS) {
+        used.channels = channels;
+        for (int c = 0; c < channels; c++) used.deviation[c] = 1;
+    }
+    TWI_TRY(tw_model_set_normalization(trainer->model, &used));
+    if (tw_model_count_class_names(trainer->model)) return TW_OK;
+    const int known = tw_dataset_get_classes(train), count = known < trainer->classes ? known : trainer->classes;
+    const char **names;
+    TWI_TRY(twi_get(trainer->memory, &names, (size_t)count, sizeof *names, "class names"));
+    for (int i = 0; i < count; i++) names[i] = tw_dataset_get_class_name(train, i);
+    tw_status status = tw_model_set_class_names(trainer->model, names, count);
+    twi_put(trainer->memory, names);
+    return status;
+}
+
 /* A cosine that ended with the last fit would leave nothing to learn with: it is spread anew over all updates, those
  * before and those to come. */
 static void settle_schedule(tw_trainer *trainer, int64_t steps) {
@@ -223,6 +242,7 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     f->progress.epochs = done + epochs;
     f->progress.steps = twi_trainer_count_steps(trainer, train);
     TWI_TRY(measure_normalization(trainer, train));
+    TWI_TRY(note_recipe(trainer, train));
     TWI_TRY(twi_history_reserve(trainer, epochs < ROWS_AT_ONCE ? epochs : ROWS_AT_ONCE));
     settle_schedule(trainer, f->progress.steps);
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */

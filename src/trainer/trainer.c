@@ -121,7 +121,9 @@ tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_
     trainer->options = chosen;
     trainer->schedule = chosen.optimizer.schedule;
     fill_defaults(&trainer->options, model);
-    if (!chosen.no_normalization) trainer->normalization = chosen.normalization;
+    if (!chosen.no_normalization)
+        trainer->normalization =
+            chosen.normalization.channels ? chosen.normalization : tw_model_get_normalization(model);
     trainer->input = tw_model_get_input(model);
     trainer->classes = (int)tw_value_get_dim(tw_model_get_output(model), 1);
     atomic_init(&trainer->stop, false);

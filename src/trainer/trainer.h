@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/context.h"
+#include <talweg/io.h>
 #include <talweg/program.h>
 #include <talweg/trainer.h>
 

@@ -56,13 +56,7 @@ static tw_status find_other_input(const tw_model *model, const tw_value **other)
     bool *needed; /* of each value */
     *other = NULL;
     TWI_TRY(twi_get(graph->memory, &needed, (size_t)graph->value_count, sizeof *needed, "values of the output"));
-    needed[model->output->id] = true;
-    for (int i = graph->node_count - 1; i >= 0; i--) { /* a node comes after those that make its inputs */
-        const twi_node *node = graph->node[i];
-        bool used = false;
-        for (int k = 0; k < node->output_count; k++) used = used || needed[node->output[k]->id];
-        for (int k = 0; used && k < node->input_count; k++) needed[node->input[k]->id] = true;
-    }
+    twi_graph_mark_needed(graph, model->output, needed);
     for (int i = 0; i < graph->value_count && !*other; i++)
         if (needed[i] && graph->value[i]->kind == TWI_VALUE_INPUT && graph->value[i] != first) *other = graph->value[i];
     twi_put(graph->memory, needed);

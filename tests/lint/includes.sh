@@ -14,7 +14,7 @@ layers       base backend ops graph program
 zoo          base backend ops graph program
 optim        base backend ops graph program
 data         base backend ops graph program
-io           base backend ops graph program
+io           base backend ops graph program data/sampler.h data/dataset.h
 trainer      base backend ops graph program layers zoo optim data io
 infer        base backend ops graph program layers zoo optim data io
 cli

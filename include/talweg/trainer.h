@@ -59,9 +59,11 @@ typedef struct tw_trainer_options {
     void *user;
     int accumulate;                 /**< batches an update, whose gradients are summed as if they were one (tw_window_open); 0: 1. The last update of an
                                          epoch takes what is left, and counts its samples right. Schedules, on_step and stops go by updates */
+    const char *checkpoint;         /**< fit writes a checkpoint to this file, when stopped too; NULL: nowhere */
+    int64_t checkpoint_every;       /**< updates between checkpoints; 0: one after every epoch */
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \
-    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0}
+    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0}
 
 /** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
  *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in
@@ -89,6 +91,22 @@ TW_API TW_WARN_UNUSED tw_status tw_trainer_predict(tw_trainer *trainer, const tw
 
 /** matrix[actual * classes + predicted] = number of samples; samples with not-a-number are left out. matrix holds classes x classes values. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_confusion(tw_trainer *trainer, const tw_dataset *dataset, int64_t *matrix);
+
+/** Writes a checkpoint: a safetensors file of weights, running statistics and optimizer state, and in its metadata the counters, the
+ *  place in the epoch, what was measured of it so far, the history, the options and a fingerprint of the data. May be called from
+ *  callbacks, and after a fit that was stopped. Written beside and renamed. Errors: FILE; UNSUPPORTED (a parameter's name begins with
+ *  "optimizer."). */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_save(const tw_trainer *trainer, const char *path);
+/** Takes a trainer, whose model is built alike and whose options are alike, to where a checkpoint was written. The next fit goes on with
+ *  the fit that was interrupted, at the very step, until the options' epochs are done since that fit began; given the same data, the
+ *  result is byte for byte that of a fit without interruption. epochs, workers, evaluation, callbacks and threads may differ.
+ *  Where it cannot be exact, because machine, library or plan are others, the log warns and tw_trainer_is_exact says so.
+ *  Errors: FILE; FORMAT; MISMATCH (names the options or tensors that differ, with both values); STATE in a callback. The trainer is
+ *  unchanged then. */
+TW_API TW_WARN_UNUSED tw_status tw_trainer_load(tw_trainer *trainer, const char *path);
+/** Is what was learned, as far as is known, byte for byte what one fit without interruption would have learned? Machine and library are
+ *  compared by tw_trainer_load, the plan and the schedule's length when fit begins. False for NULL. */
+TW_API bool tw_trainer_is_exact(const tw_trainer *trainer);
 
 /** Asks fit to stop after the step under way (between fits: the next one after its first). Safe from a signal handler and from other threads. */
 TW_API void tw_trainer_stop(tw_trainer *trainer);

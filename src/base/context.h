@@ -17,6 +17,7 @@ struct tw_context {
     size_t device_memory_limit;        /* 0: none */
     void *device;                      /* the back end's own state for this context */
     char device_name[40];
+    char machine[96]; /* what the same plan may compute other bits on, if it differs: instruction set, libraries */
 };
 
 /* The part of a context that needs no device: memory, workers and log. NULL options mean all defaults. */

@@ -31,6 +31,9 @@ tw_status twi_dataset_set_classes(tw_dataset *dataset, const tw_dataset_options 
  * records 0 .. count-1. Errors: LABEL. */
 tw_status twi_dataset_check_labels(const tw_dataset *dataset, int64_t first, int64_t count, const char *source);
 
+/* A fingerprint of samples and labels, in their order. */
+uint64_t twi_dataset_hash(const tw_dataset *dataset);
+
 /* Elements of one sample. */
 size_t twi_dataset_sample_size(const tw_dataset *dataset);
 

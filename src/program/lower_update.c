@@ -133,17 +133,13 @@ tw_status twi_lower_gradients(tw_program *program) {
     return twi_program_add_step(program, check, attrs, NULL, "gradients", TWI_PART_COMMIT, &taken);
 }
 
-typedef struct optimizer_rule {
-    const char *kernel;
-    int moments;
-} optimizer_rule;
+int twi_optimizer_moments(const tw_optimizer_options *o) { return o->kind == TW_ADAMW ? 2 : o->momentum > 0; }
 
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *options) {
-    static const optimizer_rule rules[] = {[TW_SGD] = {"sgd.update", 1}, [TW_ADAMW] = {"adamw.update", 2}};
+    static const char *const kernels[] = {[TW_SGD] = "sgd.update", [TW_ADAMW] = "adamw.update"};
     twi_store *store = &program->model->store;
     TWI_TRY(twi_optimizer_check(options));
-    const optimizer_rule *rule = &rules[options->kind];
-    int moments = options->kind == TW_SGD && options->momentum == 0 ? 0 : rule->moments;
+    const int moments = twi_optimizer_moments(options);
     TWI_TRY(twi_store_need_gradients(store));
     TWI_TRY(twi_store_need_moments(store, moments));
 
@@ -161,7 +157,7 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
 
     const twi_kernel *rate, *step, *advance;
     TWI_TRY(twi_program_kernel(program, "schedule.learning_rate", &rate));
-    TWI_TRY(twi_program_kernel(program, rule->kernel, &step));
+    TWI_TRY(twi_program_kernel(program, kernels[options->kind], &step));
     TWI_TRY(twi_program_kernel(program, "commit.advance", &advance));
     int operands[TWI_MAX_OPERANDS] = {-1, -1, -1, -1};
     TWI_TRY(flat_buffer(program, "parameters", &store->weights, &operands[0]));

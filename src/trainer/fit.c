@@ -1,6 +1,8 @@
 /* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step;
  * from then on nothing is allocated, but for the history of a very long fit, which grows between epochs. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "data/dataset.h"
+#include "program/model.h"
 #include "trainer.h"
 
 #include <limits.h>
@@ -21,12 +23,13 @@ typedef struct spent {
 
 typedef struct fit {
     tw_trainer *trainer;
+    twi_position *at;     /* the trainer's */
     twi_feed train, test; /* test is closed if there is no test set */
     tw_progress progress;
     twi_tally tally; /* of this epoch */
     double began, epoch_began;
     spent training, testing; /* in this call; what came before says nothing of its speed */
-    spent epoch;             /* of it, training in this epoch */
+    spent epoch;             /* training in this epoch, in earlier calls too */
     bool stopping;
 } fit;
 
@@ -82,6 +85,20 @@ static void report(fit *f, tw_progress_fn call, int evaluated) {
     if (atomic_exchange(&f->trainer->stop, false)) f->stopping = true;
 }
 
+/* ---- checkpoints ---- */
+
+static tw_status keep(const fit *f) {
+    const tw_trainer *trainer = f->trainer;
+    return trainer->checkpoint ? tw_trainer_save(trainer, trainer->checkpoint) : TW_OK;
+}
+
+/* Where a stop ends an epoch early, too; the end of an epoch has its own. */
+static bool keep_due(const fit *f) {
+    const int64_t every = f->trainer->options.checkpoint_every;
+    if (f->stopping && f->progress.step < f->progress.steps) return true;
+    return every && tw_model_get_updates(f->trainer->model) % (uint64_t)every == 0;
+}
+
 /* ---- an epoch ---- */
 
 static bool accumulates(const fit *f) { return f->trainer->options.accumulate > 1; }
@@ -122,12 +139,20 @@ static void count_step(fit *f, int samples, double began) {
     f->epoch.samples += samples;
 }
 
+/* After an update: only there can training be gone on with. */
+static void note_position(fit *f) {
+    f->at->step = f->progress.step;
+    f->at->tally = f->tally;
+    f->at->training = f->epoch.seconds;
+    f->at->elapsed = now() - f->epoch_began;
+}
+
 static tw_status train_epoch(fit *f) {
     tw_progress *p = &f->progress;
-    p->step = 0;
-    f->tally = (twi_tally){0};
-    f->epoch = (spent){0, 0};
-    TWI_TRY(twi_feed_start(&f->train, p->epoch, 0));
+    p->step = f->at->step;
+    f->tally = f->at->tally;
+    f->epoch = (spent){f->at->training, f->tally.samples};
+    TWI_TRY(twi_feed_start(&f->train, p->epoch, p->step));
     double began = now();
     while (!f->stopping) {
         twi_fed fed;
@@ -138,7 +163,10 @@ static tw_status train_epoch(fit *f) {
         const double done = now();
         count_step(f, fed.count, began);
         began = done; /* so that the callback's time counts, with the next step */
-        if (settled(f, p->step)) report(f, f->trainer->options.on_step, p->epoch);
+        if (!settled(f, p->step)) continue;
+        note_position(f);
+        report(f, f->trainer->options.on_step, p->epoch);
+        if (keep_due(f)) TWI_TRY(keep(f));
     }
     return TW_OK;
 }
@@ -171,21 +199,33 @@ static tw_status stopped(const fit *f) {
         p->epoch + 1, (long long)p->step, (long long)p->steps);
 }
 
+/* An epoch whose evaluation is due and was broken off has its row, but whoever goes on from here makes up for it. */
+static void end_epoch(fit *f, bool whole) {
+    if (whole)
+        *f->at = (twi_position){.first_epoch = f->at->first_epoch,
+                                .first_update = f->at->first_update,
+                                .epoch = f->progress.epoch + 1,
+                                .origin = f->at->origin,
+                                .exact = f->at->exact};
+}
+
 static tw_status run_epoch(fit *f) {
     tw_progress *p = &f->progress;
     TWI_TRY(twi_history_reserve(f->trainer, 1)); /* it is there, unless the fit is very long */
-    f->epoch_began = now();
+    f->epoch_began = now() - f->at->elapsed;
     TWI_TRY(train_epoch(f));
     if (p->step < p->steps) return stopped(f);
-    const bool evaluated = !f->stopping && evaluation_due(f, p->epoch);
+    const bool due = evaluation_due(f, p->epoch), evaluated = due && !f->stopping;
     tw_status status = evaluated ? evaluate_epoch(f) : TW_OK;
     note_epoch(f, evaluated);
     TWI_TRY(status);
+    end_epoch(f, !due || (evaluated && p->test.samples));
     if (!f->stopping) report(f, f->trainer->options.on_epoch, p->epoch + 1);
+    if (f->stopping || !f->trainer->options.checkpoint_every || p->epoch + 1 == p->epochs) TWI_TRY(keep(f));
     return f->stopping ? stopped(f) : TW_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- what is settled before the first step ---- */
 
 static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *train) {
     tw_normalization *n = &trainer->normalization;
@@ -221,14 +261,53 @@ static tw_status note_recipe(const tw_trainer *trainer, const tw_dataset *train)
 }
 
 /* A cosine that ended with the last fit would leave nothing to learn with: it is spread anew over all updates, those
- * before and those to come. */
-static void settle_schedule(tw_trainer *trainer, int64_t steps) {
+ * before this fit and its own. */
+static void settle_schedule(tw_trainer *trainer, uint64_t first_update, int64_t steps) {
     tw_schedule *schedule = &trainer->options.optimizer.schedule;
     const int64_t every = trainer->options.accumulate, updates = (steps + every - 1) / every; /* an epoch */
     *schedule = trainer->schedule;
     schedule->warmup += (int64_t)llround(trainer->options.warmup_epochs * (double)updates);
-    if (!schedule->total)
-        schedule->total = (int64_t)tw_model_get_updates(trainer->model) + trainer->options.epochs * updates;
+    if (!schedule->total) schedule->total = (int64_t)first_update + trainer->options.epochs * updates;
+}
+
+/* ---- where it begins ---- */
+
+static twi_position new_position(const tw_trainer *trainer) {
+    return (twi_position){.first_epoch = trainer->history_count,
+                          .first_update = tw_model_get_updates(trainer->model),
+                          .epoch = trainer->history_count,
+                          .exact = trainer->position.exact};
+}
+
+static twi_origin origin_of(const fit *f) {
+    const tw_dataset *data = f->train.dataset;
+    const twi_store *store = &f->trainer->model->store;
+    twi_origin origin = {.samples = tw_dataset_count(data),
+                         .channels = tw_dataset_get_channels(data),
+                         .height = tw_dataset_get_height(data),
+                         .width = tw_dataset_get_width(data),
+                         .classes = tw_dataset_get_classes(data),
+                         .data = twi_dataset_hash(data),
+                         .schedule = f->trainer->options.optimizer.schedule.total};
+    for (int i = 0; i < store->count; i++)
+        origin.trainable += store->parameter[i].learned && store->parameter[i].trainable;
+    origin.plan = tw_program_get_plan_hash(f->train.full) + 31 * tw_program_get_plan_hash(f->train.short_last);
+    return origin;
+}
+
+static tw_status take_position(fit *f, const twi_position *start) {
+    tw_trainer *trainer = f->trainer;
+    const twi_origin origin = origin_of(f);
+    if (trainer->loaded) TWI_TRY(twi_checkpoint_compare(trainer, &origin));
+    if (start->step > f->progress.steps || !settled(f, start->step))
+        return TWI_FAIL(TW_ERROR_MISMATCH, "the checkpoint was written after step %lld of %lld, where no update ends",
+                        (long long)start->step, (long long)f->progress.steps);
+    const bool exact = trainer->position.exact;
+    trainer->position = *start;
+    trainer->position.exact = exact;
+    trainer->position.origin = origin;
+    trainer->loaded = false;
+    return TW_OK;
 }
 
 static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) {
@@ -236,18 +315,21 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     const tw_trainer_options *o = &trainer->options;
     TWI_TRY(twi_trainer_check_data(trainer, train, true, "the training set"));
     if (test) TWI_TRY(twi_trainer_check_data(trainer, test, true, "the test set"));
-    const int done = trainer->history_count, countable = INT_MAX - done;
-    const int epochs = o->epochs < countable ? o->epochs : countable; /* of INT_MAX epochs some may have been done */
-    f->progress.epoch = done;
-    f->progress.epochs = done + epochs;
+    TWI_TRY(twi_checkpoint_check(trainer));
+    const twi_position start = trainer->loaded ? trainer->position : new_position(trainer);
+    const int countable = INT_MAX - start.first_epoch; /* of INT_MAX epochs some may have been done */
+    f->progress.epoch = start.epoch;
+    f->progress.epochs = start.first_epoch + (o->epochs < countable ? o->epochs : countable);
     f->progress.steps = twi_trainer_count_steps(trainer, train);
+    const int left = f->progress.epochs - start.epoch;
     TWI_TRY(measure_normalization(trainer, train));
     TWI_TRY(note_recipe(trainer, train));
-    TWI_TRY(twi_history_reserve(trainer, epochs < ROWS_AT_ONCE ? epochs : ROWS_AT_ONCE));
-    settle_schedule(trainer, f->progress.steps);
+    TWI_TRY(twi_history_reserve(trainer, left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE));
+    settle_schedule(trainer, start.first_update, f->progress.steps);
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
     TWI_TRY(twi_feed_open(&f->train, trainer, TWI_USE_TRAIN, train));
     if (test) TWI_TRY(twi_feed_open(&f->test, trainer, TWI_USE_EVALUATE, test));
+    TWI_TRY(take_position(f, &start));
     twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_INFO,
                  "fit: %lld samples, %s, batch %d, %d an update, %lld steps an epoch, epochs %d to %d, seed %llu",
                  (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch,
@@ -269,6 +351,7 @@ tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_
     fit f;
     memset(&f, 0, sizeof f);
     f.trainer = trainer;
+    f.at = &trainer->position;
     f.began = now();
     trainer->fitting = true;
     tw_status status = begin(&f, train, test);

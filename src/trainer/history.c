@@ -1,9 +1,8 @@
 /* What each epoch brought: rows, and the rows as CSV. */
-#define _POSIX_C_SOURCE 200809L /* uselocale */
 #include "trainer.h"
+#include "base/text.h"
 
 #include <limits.h>
-#include <locale.h>
 
 tw_status twi_history_reserve(tw_trainer *trainer, int epochs) {
     const int wanted = trainer->history_count + epochs, capacity = trainer->history_capacity;
@@ -36,14 +35,9 @@ tw_status twi_history_save(const tw_trainer *trainer, const char *path,
                            void (*write)(const tw_trainer *trainer, twi_atomic_file *file)) {
     twi_atomic_file file;
     TWI_TRY(twi_atomic_file_open(&file, trainer->memory, path));
-    locale_t plain =
-        newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* of this thread alone, and only for as long as it writes */
-    locale_t before = plain ? uselocale(plain) : (locale_t)0;
+    void *before = twi_plain_numbers_enter();
     write(trainer, &file);
-    if (plain) {
-        uselocale(before);
-        freelocale(plain);
-    }
+    twi_plain_numbers_leave(before);
     return twi_atomic_file_commit(&file);
 }
 

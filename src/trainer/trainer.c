@@ -126,9 +126,12 @@ tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_
             chosen.normalization.channels ? chosen.normalization : tw_model_get_normalization(model);
     trainer->input = tw_model_get_input(model);
     trainer->classes = (int)tw_value_get_dim(tw_model_get_output(model), 1);
+    trainer->position.exact = true;
     atomic_init(&trainer->stop, false);
-    tw_status status = extend_graph(trainer);
+    tw_status status = chosen.checkpoint ? twi_get_text(memory, &trainer->checkpoint, chosen.checkpoint) : TW_OK;
+    if (status == TW_OK) status = extend_graph(trainer);
     if (status) {
+        twi_put(memory, trainer->checkpoint);
         twi_put(memory, trainer);
         return status;
     }
@@ -141,6 +144,7 @@ void tw_trainer_destroy(tw_trainer *trainer) {
     for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) tw_program_destroy(trainer->cached[i].program);
     twi_put(trainer->memory, trainer->results);
     twi_put(trainer->memory, trainer->history);
+    twi_put(trainer->memory, trainer->checkpoint);
     twi_put(trainer->memory, trainer);
 }
 

@@ -1,6 +1,6 @@
-/* The inside of a trainer, as its files share it: trainer.c makes the object, trainer_check.c
- * sees to it that it can, programs.c keeps its programs, feed.c
- * brings data to them, fit.c trains, evaluate.c measures and predicts, history.c and curve.c write it down. */
+/* The inside of a trainer, as its files share it: trainer.c makes the object, trainer_check.c sees to it that it can,
+ * programs.c keeps its programs, feed.c brings data to them, fit.c trains, evaluate.c measures and predicts, history.c
+ * and curve.c write it down, checkpoint.c writes where it stands, with fields.c, and goes back there. */
 #ifndef TWI_TRAINER_TRAINER_H
 #define TWI_TRAINER_TRAINER_H
 
@@ -29,6 +29,35 @@ typedef struct twi_cached {
 /* Full and shorter last batch of fit's two data sets and of one more evaluated in a callback; and two to spare. */
 enum { TWI_CACHED_PROGRAMS = 8 };
 
+/* Sums over samples, from which averages are made. */
+typedef struct twi_tally {
+    double loss;
+    int64_t top1, top5, samples;
+} twi_tally;
+
+/* What fit trains on, and the programs that do it. */
+typedef struct twi_origin {
+    int64_t samples;
+    int channels, height, width, classes;
+    uint64_t data;    /* hash of samples and labels */
+    int trainable;    /* parameters that learn */
+    int64_t schedule; /* updates its schedule is spread over */
+    uint64_t plan;    /* of the training programs */
+} twi_origin;
+
+/* Where training stands: what a checkpoint holds beside the model's tensors and the history. */
+typedef struct twi_position {
+    int first_epoch;       /* epochs that were done when the fit under way began */
+    uint64_t first_update; /* and updates */
+    int epoch;             /* epochs that are done, evaluations included */
+    int64_t step;          /* steps of the next one that are done */
+    twi_tally tally;       /* of these steps */
+    double training;       /* seconds they took */
+    double elapsed;        /* seconds since the epoch began, with what callbacks took */
+    twi_origin origin;
+    bool exact; /* not a bit differs from what one run without interruption would have */
+} twi_position;
+
 struct tw_trainer {
     tw_model *model;
     twi_memory *memory;
@@ -41,8 +70,11 @@ struct tw_trainer {
     int32_t *results; /* what was read of one batch: ranks or classes */
     size_t result_capacity;
     tw_normalization normalization; /* channels 0: not known yet, or none wanted */
-    tw_history_row *history;
+    tw_history_row *history;        /* the first position.epoch rows are part of the position */
     int history_count, history_capacity;
+    twi_position position;
+    bool loaded;      /* the next fit goes on from the position */
+    char *checkpoint; /* where fit writes it; NULL: nowhere */
     bool fitting;
     atomic_bool stop; /* written by signal handlers and other threads */
 };
@@ -100,12 +132,6 @@ void twi_feed_close(twi_feed *feed);
 
 /* ---- evaluate.c ---- */
 
-/* Sums over samples, from which averages are made. */
-typedef struct twi_tally {
-    double loss;
-    int64_t top1, top5, samples;
-} twi_tally;
-
 /* Adds what a run of a training or evaluation program found. */
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed);
 tw_metrics twi_tally_metrics(const twi_tally *tally);
@@ -121,5 +147,13 @@ void twi_history_add(tw_trainer *trainer, const tw_history_row *row);
 /* Writes a file through `write`, with numbers as the C locale writes them, whatever the program's locale is. */
 tw_status twi_history_save(const tw_trainer *trainer, const char *path,
                            void (*write)(const tw_trainer *trainer, twi_atomic_file *file));
+
+/* ---- checkpoint.c ---- */
+
+/* Can checkpoints be written, as far as one knows before? Errors: FILE, UNSUPPORTED. */
+tw_status twi_checkpoint_check(const tw_trainer *trainer);
+/* Holds what fit is about to train on against what it was before a checkpoint was written: other data are refused, another
+ * plan or schedule is logged, and ends exactness. Errors: MISMATCH. */
+tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now);
 
 #endif

@@ -35,6 +35,8 @@ static tw_status check_options(const tw_trainer_options *o) {
         return refuse_count("evaluation_batch", o->evaluation_batch, "at least 1, or 0 for 256");
     if (o->accumulate < 0) return refuse_count("accumulate", o->accumulate, "at least 1 batch an update, or 0 for 1");
     if (o->evaluate_every < 0) return refuse_count("evaluate_every", o->evaluate_every, "at least 1 epoch, or 0 for 1");
+    if (o->checkpoint_every < 0)
+        return refuse_count("checkpoint_every", o->checkpoint_every, "at least 1 update, or 0 for every epoch");
     if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6))
         return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))

@@ -3,6 +3,7 @@
 #include "cpu_program.h"
 #include "onednn.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- device ---- */
@@ -22,8 +23,8 @@ static tw_status cpu_open(tw_context *context, void **out) {
         twi_put(context->memory, cpu);
         return status;
     }
-    twi_log_line(&context->log, TW_LOG_INFO, "cpu: %s, %d threads, %s", twi_cpu_isa_name(cpu->isa),
-                 twi_pool_size(context->pool), twi_onednn_version());
+    snprintf(context->machine, sizeof context->machine, "%s, %s", twi_cpu_isa_name(cpu->isa), twi_onednn_version());
+    twi_log_line(&context->log, TW_LOG_INFO, "cpu: %s, %d threads", context->machine, twi_pool_size(context->pool));
     *out = cpu;
     return TW_OK;
 }

@@ -56,6 +56,9 @@ const run_kind run_kinds[RUN_KINDS] = {
       .crop_padding = 3,
       .drop_last = true,
       .workers = 2}},
+    {"dropout, sgd, several batches an update",
+     dropping,
+     {.optimizer = {.learning_rate = 0.05, .momentum = 0.5f}, .accumulate = 2, .flip = true}},
     {"small, adamw", small, {.optimizer = {.kind = TW_ADAMW, .learning_rate = 0.01}}},
 };
 

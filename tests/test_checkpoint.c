@@ -87,7 +87,8 @@ static outcome go_on(const run_kind *kind, int threads) {
 }
 
 static int64_t updates_of(const run_kind *kind) {
-    return RUN_EPOCHS * (kind->options.drop_last ? RUN_SAMPLES / RUN_BATCH : RUN_STEPS);
+    const int64_t steps = kind->options.drop_last ? RUN_SAMPLES / RUN_BATCH : RUN_STEPS;
+    return RUN_EPOCHS * steps / (kind->options.accumulate ? kind->options.accumulate : 1);
 }
 
 static void cut_after_every_step(void **state) {

@@ -77,7 +77,8 @@ TW_API void tw_trainer_destroy(tw_trainer *trainer);
  *  or the first error: LABEL (looked for before the first step: sample, label, classes), NUMERIC (names epoch, step, loss; the step changed
  *  nothing), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY. All memory is taken before the first step,
  *  but for the history's beyond 1024 epochs, which is doubled between epochs as they come: so INT_MAX epochs mean "until I stop".
- *  May be called again: goes on with further epochs, numbered on; an epoch that was broken off is begun again. Learning rates follow the
+ *  May be called again: goes on with further epochs, numbered on; an epoch that was broken off is begun again (to go on in
+ *  the middle of it: tw_trainer_load). Learning rates follow the
  *  model's count of updates; where schedule.total is 0, the schedule is spread over the updates done and to come. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test);
 

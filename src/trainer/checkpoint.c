@@ -378,6 +378,7 @@ static void note_difference(tw_trainer *trainer, const char *what, const char *e
 tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now) {
     const twi_origin *then = &trainer->position.origin;
     twi_text differences;
+    if (!then->samples) return TW_OK; /* of a trainer that never trained */
     twi_text_init(&differences, trainer->memory);
     twi_fields_differ(origin_fields, now, then, &differences);
     tw_status status = refuse(&differences, "the checkpoint", "the data set it was written with");

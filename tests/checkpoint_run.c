@@ -58,7 +58,7 @@ const run_kind run_kinds[RUN_KINDS] = {
       .workers = 2}},
     {"dropout, sgd, several batches an update",
      dropping,
-     {.optimizer = {.learning_rate = 0.05, .momentum = 0.5f}, .accumulate = 2, .flip = true}},
+     {.optimizer = {.learning_rate = 0.05, .momentum = 0.5f}, .accumulate = 4, .flip = true}},
     {"small, adamw", small, {.optimizer = {.kind = TW_ADAMW, .learning_rate = 0.01}}},
 };
 

@@ -87,8 +87,9 @@ static outcome go_on(const run_kind *kind, int threads) {
 }
 
 static int64_t updates_of(const run_kind *kind) {
-    const int64_t steps = kind->options.drop_last ? RUN_SAMPLES / RUN_BATCH : RUN_STEPS;
-    return RUN_EPOCHS * steps / (kind->options.accumulate ? kind->options.accumulate : 1);
+    const int64_t steps = kind->options.drop_last ? RUN_SAMPLES / RUN_BATCH : RUN_STEPS,
+                  every = kind->options.accumulate ? kind->options.accumulate : 1;
+    return RUN_EPOCHS * ((steps + every - 1) / every);
 }
 
 static void cut_after_every_step(void **state) {

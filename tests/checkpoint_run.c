@@ -59,6 +59,7 @@ const run_kind run_kinds[RUN_KINDS] = {
     {"dropout, sgd, several batches an update",
      dropping,
      {.optimizer = {.learning_rate = 0.05, .momentum = 0.5f}, .accumulate = 4, .flip = true}},
+    {"one short batch an epoch", dropping, {.optimizer = {.momentum = 0.9f}, .batch = 64}},
     {"small, adamw", small, {.optimizer = {.kind = TW_ADAMW, .learning_rate = 0.01}}},
 };
 
@@ -92,7 +93,7 @@ tw_trainer_options run_options(const run_kind *kind) {
     tw_trainer_options options = kind->options;
     options.size = sizeof options;
     options.epochs = RUN_EPOCHS;
-    options.batch = RUN_BATCH;
+    if (!options.batch) options.batch = RUN_BATCH;
     return options;
 }
 

@@ -17,7 +17,7 @@ typedef struct run_kind {
 /* LeNet-5; convolutions and dense layers with dropout; a residual block with batch norm. Between them both optimizers,
  * every schedule, a warm-up, flip, crop, smoothing, several batches an update, and loaders with and without workers.
  * The last one is small. */
-enum { RUN_KINDS = 5, RUN_SMALL = RUN_KINDS - 1 };
+enum { RUN_KINDS = 6, RUN_SMALL = RUN_KINDS - 1 };
 extern const run_kind run_kinds[RUN_KINDS];
 
 typedef struct run {

@@ -87,7 +87,8 @@ static outcome go_on(const run_kind *kind, int threads) {
 }
 
 static int64_t updates_of(const run_kind *kind) {
-    const int64_t steps = kind->options.drop_last ? RUN_SAMPLES / RUN_BATCH : RUN_STEPS,
+    const int64_t batch = kind->options.batch ? kind->options.batch : RUN_BATCH,
+                  steps = (RUN_SAMPLES + (kind->options.drop_last ? 0 : batch - 1)) / batch,
                   every = kind->options.accumulate ? kind->options.accumulate : 1;
     return RUN_EPOCHS * ((steps + every - 1) / every);
 }

@@ -211,20 +211,34 @@ static void mix(uint64_t *hash, const void *data, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) *hash = (*hash ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
 }
 
+static void mix_text(uint64_t *hash, const char *text) { mix(hash, text, strlen(text) + 1); }
+
+/* Gathered here or fed from outside, the input is the same: that decides nothing. */
+static bool brings_input(const tw_program *program, const twi_step *step) {
+    for (int o = 0; o < step->kernel->operand_count; o++)
+        for (int v = 0; step->kernel->operand[o].access == TWI_WRITE && v < program->value_count; v++)
+            if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
+                program->value_buffer[v] == step->operand[o])
+                return true;
+    return false;
+}
+
 uint64_t tw_program_get_plan_hash(const tw_program *program) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    int before = -1; /* segment of the step before */
     if (!program) return 0;
     for (int i = 0; i < program->step_count; i++) {
         const twi_step *step = &program->step[i];
         if (step->kernel->nondeterministic) return 0;
-        mix(&hash, step->kernel->name, strlen(step->kernel->name) + 1);
-        mix(&hash, step->choice.implementation, strlen(step->choice.implementation) + 1);
-        for (int o = 0; o < step->kernel->operand_count; o++) mix(&hash, &step->operand[o], sizeof step->operand[o]);
-    }
-    for (int i = 0; i < program->segment_count; i++) {
-        const twi_segment *segment = &program->segment[i];
-        const int64_t cut[] = {segment->first_step, segment->samples, segment->chunk, segment->groups};
+        if (brings_input(program, step)) continue;
+        mix_text(&hash, step->kernel->name);
+        mix_text(&hash, step->choice.implementation);
+        for (int o = 0; o < step->kernel->operand_count; o++)
+            mix_text(&hash, step->operand[o] < 0 ? "" : program->buffer[step->operand[o]].name);
+        const twi_segment *segment = &program->segment[step->segment];
+        const int64_t cut[] = {step->segment != before, segment->samples, segment->chunk, segment->groups};
         mix(&hash, cut, sizeof cut);
+        before = step->segment;
     }
     return hash;
 }

@@ -372,7 +372,7 @@ bool tw_trainer_is_exact(const tw_trainer *trainer) { return trainer && trainer-
 static void note_difference(tw_trainer *trainer, const char *what, const char *effect) {
     trainer->position.exact = false;
     twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_WARNING,
-                 "fit: goes on from a checkpoint with another %s: %s", what, effect);
+                 "fit: goes on from a checkpoint with %s: %s", what, effect);
 }
 
 tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now) {
@@ -384,8 +384,10 @@ tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now) {
     tw_status status = refuse(&differences, "the checkpoint", "the data set it was written with");
     twi_text_free(&differences);
     TWI_TRY(status);
-    if (now->plan != then->plan) note_difference(trainer, "plan", "not bit for bit what it would have been");
+    if (now->plan != then->plan || !now->plan)
+        note_difference(trainer, now->plan ? "another plan" : "ops whose runs are never the same",
+                        "not bit for bit what it would have been");
     if (now->schedule != then->schedule && trainer->schedule.kind == TW_SCHEDULE_COSINE)
-        note_difference(trainer, "number of updates", "its schedule is spread over them anew");
+        note_difference(trainer, "another number of updates", "its schedule is spread over them anew");
     return TW_OK;
 }

@@ -134,7 +134,9 @@ void twi_feed_close(twi_feed *feed) {
 
 tw_status twi_feed_start(twi_feed *feed, int64_t epoch, int64_t first_batch) {
     if (feed->loader) return tw_loader_start(feed->loader, epoch, first_batch);
-    feed->first = first_batch * (feed->full ? tw_program_get_batch(feed->full) : 0);
+    const int64_t batch = feed->full ? tw_program_get_batch(feed->full) : feed->samples;
+    feed->first =
+        first_batch * batch < feed->samples ? first_batch * batch : feed->samples; /* the last may be shorter */
     twi_epoch_order(feed->order, tw_dataset_count(feed->dataset), ways_of(feed).shuffled, feed->trainer->options.seed,
                     (uint64_t)epoch);
     return tw_resident_set_order(feed->resident, epoch, feed->order + feed->first, feed->samples - feed->first);

@@ -279,6 +279,12 @@ static twi_position new_position(const tw_trainer *trainer) {
                           .exact = trainer->position.exact};
 }
 
+/* Odd, or 0 where runs of the program are never the same. */
+static uint64_t plan_of(const tw_program *program) {
+    const uint64_t hash = tw_program_get_plan_hash(program);
+    return !program || hash ? hash | 1 : 0;
+}
+
 static twi_origin origin_of(const fit *f) {
     const tw_dataset *data = f->train.dataset;
     const twi_store *store = &f->trainer->model->store;
@@ -291,7 +297,7 @@ static twi_origin origin_of(const fit *f) {
                          .schedule = f->trainer->options.optimizer.schedule.total};
     for (int i = 0; i < store->count; i++)
         origin.trainable += store->parameter[i].learned && store->parameter[i].trainable;
-    origin.plan = tw_program_get_plan_hash(f->train.full) + 31 * tw_program_get_plan_hash(f->train.short_last);
+    origin.plan = plan_of(f->train.full) * plan_of(f->train.short_last);
     return origin;
 }
 

@@ -3,7 +3,10 @@
 #include "data_files.h"
 #include "io/safetensors.h"
 #include "small_task.h"
+#include "user_ops.h"
 
+#include <locale.h>
+#include <math.h>
 #include <stdio.h>
 
 static int open_folder(void **state) { return make_folder(state) || task_open(state); }
@@ -91,6 +94,12 @@ static void test_a_model_comes_back_with_all_its_layers(void **state) {
         assert_string_equal(a.name, b.name);
         assert_true(a.learned == b.learned && a.trainable == b.trainable && a.decayed == b.decayed);
     }
+    char epsilon[64];
+    twi_tensor_file file;
+    snprintf(epsilon, sizeof epsilon, "{\"epsilon\":%.9g}", (double)1.23456789e-3f); /* to the last bit */
+    CHECK_OK(twi_tensor_file_open(&file, context->memory, path_of("model.safetensors")));
+    assert_non_null(strstr(twi_tensor_file_find(&file, "talweg.graph"), epsilon));
+    twi_tensor_file_close(&file);
     assert_non_null(tw_model_find(other, "a \"scope\"\n\xC3\xA9.two.weight"));
     assert_ptr_equal(tw_model_find(other, "a \"scope\"\n\xC3\xA9.two.weight"),
                      tw_model_find(other, "a \"scope\"\n\xC3\xA9.one.weight"));
@@ -139,6 +148,29 @@ static void test_saving_what_was_opened_gives_the_same_bytes(void **state) {
     free(again);
     tw_model_destroy(model);
     tw_model_destroy(other);
+}
+
+/* A program whose locale writes 0,5 still saves and opens what others can, and keeps its locale. */
+static void test_numbers_do_not_follow_the_locale(void **state) {
+    (void)state;
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
+        print_message("skipped: no locale with a decimal comma is installed\n");
+        skip();
+    }
+    char number[8];
+    twi_tensor_file file;
+    tw_model *model = all_model();
+    CHECK_OK(tw_model_set_normalization(model, &(tw_normalization){2, {0.5f, 0.25f}, {1, 1}}));
+    tw_model *other = opened_again(model);
+    snprintf(number, sizeof number, "%.1f", 0.5);
+    setlocale(LC_NUMERIC, "C");
+    assert_string_equal(number, "0,5");
+    CHECK_OK(twi_tensor_file_open(&file, context->memory, path_of("model.safetensors")));
+    assert_string_equal(twi_tensor_file_find(&file, "talweg.normalization"),
+                        "{\"scale\":\"u8/255\",\"mean\":[0.5,0.25],\"deviation\":[1,1]}");
+    twi_tensor_file_close(&file);
+    assert_true(tw_model_get_normalization(other).mean[1] == 0.25f);
+    assert_same(model, other, 2 * 9 * 8, 5);
 }
 
 /* ---- with trainers ---- */
@@ -253,6 +285,38 @@ static void test_a_model_file_is_a_weights_file_too(void **state) {
     assert_same(model, other, TASK_PIXELS, TASK_CLASSES);
 }
 
+/* ---- a user's ops ---- */
+
+static tw_model *user_model(tw_context *own, float gain) {
+    tw_model *model;
+    CHECK_OK(tw_model_create(&model, own));
+    tw_value *x = user_ops_apply_prelu(model, tw_input(model, 2, 3, 3), "slopes");
+    x = tw_apply(model, "running_tanh", &x, 1,
+                 TW_OPTIONS(apply, .name = "sums", .attrs = &(running_attrs){gain, true}));
+    CHECK_OK(tw_model_build(model, x, NULL));
+    return model;
+}
+
+static void test_a_users_ops_come_back_where_they_are_registered(void **state) {
+    (void)state;
+    tw_context *own; /* ops stay in their context's memory */
+    tw_model *model, *other;
+    CHECK_OK(tw_context_create(&own, "cpu", TW_OPTIONS(context, .threads = 1)));
+    CHECK_OK(user_ops_prelu(own, TW_OP_ANY_LAYOUT, NULL));
+    CHECK_OK(user_ops_running_tanh(own));
+    model = user_model(own, 0.3f);
+    CHECK_OK(tw_model_save_whole(model, path_of("model.safetensors")));
+    CHECK_OK(tw_model_open(&other, own, path_of("model.safetensors"), NULL));
+    assert_same(model, other, 18, 18);
+    model = user_model(own, INFINITY);
+    CHECK_FAILS(tw_model_save_whole(model, path_of("b.safetensors")), TW_ERROR_ARGUMENT,
+                "running_tanh 'sums': attribute 'gain': it is not finite");
+    tw_model_destroy(model);
+    tw_context_destroy(own);
+    CHECK_FAILS(tw_model_open(&other, task_context, path_of("model.safetensors"), NULL), TW_ERROR_UNSUPPORTED,
+                "there is no op 'prelu' in this context");
+}
+
 /* ---- arguments ---- */
 
 static void test_arguments(void **state) {
@@ -294,10 +358,12 @@ int main(void) {
         in_context(test_a_model_comes_back_with_all_its_layers),
         in_context(test_networks_of_the_zoo_come_back),
         in_context(test_saving_what_was_opened_gives_the_same_bytes),
+        in_context(test_numbers_do_not_follow_the_locale),
         in_context(test_an_opened_model_needs_nothing_else_to_predict),
         in_context(test_fit_notes_what_it_trained_with),
         in_context(test_only_what_the_output_needs_is_saved),
         in_context(test_a_model_file_is_a_weights_file_too),
+        in_context(test_a_users_ops_come_back_where_they_are_registered),
         in_context(test_arguments),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

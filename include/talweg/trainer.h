@@ -82,7 +82,8 @@ TW_API void tw_trainer_destroy(tw_trainer *trainer);
  *  model's count of updates; where schedule.total is 0, the schedule is spread over the updates done and to come. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_dataset *test);
 
-/** Measures the model on a data set, in its order, without changing anything. Normalises as fit did, or as the options say.
+/** Measures the model on a data set, in its order, without changing anything. Normalises as fit did, as the options say, or as the
+ *  model says (tw_model_get_normalization).
  *  Errors: STATE if how to normalise is not known yet; NUMERIC if the loss is not finite; LABEL, MISMATCH. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_evaluate(tw_trainer *trainer, const tw_dataset *dataset, tw_metrics *out);
 
@@ -131,7 +132,7 @@ TW_API TW_WARN_UNUSED tw_status tw_trainer_save_history(const tw_trainer *traine
 /** Draws the history as an SVG picture: loss and accuracy of train and test over epochs. Errors: FILE, STATE if there are no epochs. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_save_curve(const tw_trainer *trainer, const char *path);
 
-/** The normalisation fit used or was given; channels 0: none yet. */
+/** The normalisation in use: given, the model's, or measured by fit; channels 0: none yet. */
 TW_API tw_normalization tw_trainer_get_normalization(const tw_trainer *trainer);
 
 #ifdef __cplusplus

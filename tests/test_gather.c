@@ -1,5 +1,5 @@
 /* Programs that gather their batches from a resident set: the floats are the loader's, bit for bit, for all that can
- * happen to a sample and whatever runs the steps; errors; the order; memory; and training, which it does not change. */
+ * happen to a sample and whatever runs the steps; errors; the order; memory. What trainers make of it is in test_feed.c. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include "backend/cpu/cpu.h"
 #include "base/context.h"
@@ -411,39 +411,12 @@ static void test_any_allocation_may_fail(void **state) {
     tw_dataset_destroy(data);
 }
 
-/* ---- the trainer ---- */
-
-/* One trainer goes from set to set and back, with the programs it has. */
-static void test_a_trainer_changes_sets(void **state) {
-    (void)state;
-    tw_dataset *data[] = {task_data(task_context, 20, 1), task_data(task_context, 20, 7)};
-    tw_model *model = task_model(task_context, 1);
-    tw_trainer *trainer;
-    tw_metrics alone[2], again;
-    for (int i = 0; i < 2; i++) {
-        CHECK_OK(tw_trainer_create(&trainer, model,
-                                   TW_OPTIONS(trainer, .no_normalization = true, .evaluation_batch = 8, .workers = 1)));
-        CHECK_OK(tw_trainer_evaluate(trainer, data[i], &alone[i]));
-        tw_trainer_destroy(trainer);
-    }
-    assert_true(alone[0].loss != alone[1].loss);
-    CHECK_OK(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .no_normalization = true, .evaluation_batch = 8)));
-    for (int i = 0; i < 5; i++) {
-        CHECK_OK(tw_trainer_evaluate(trainer, data[i % 2], &again));
-        assert_memory_equal(&again, &alone[i % 2], sizeof again);
-    }
-    tw_trainer_destroy(trainer);
-    tw_model_destroy(model);
-    for (int i = 0; i < 2; i++) tw_dataset_destroy(data[i]);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_loaders_floats),    cmocka_unit_test(test_the_specification_in_double),
         with_context(test_images_stay_in_the_chunk),  with_context(test_the_order_is_taken_batch_by_batch),
         with_context(test_a_bad_label_stops_the_run), with_context(test_sets_that_cannot_be),
         with_context(test_sources_that_cannot_be),    with_context(test_any_allocation_may_fail),
-        with_context(test_a_trainer_changes_sets),
     };
     return cmocka_run_group_tests(tests, fill_samples, NULL);
 }

@@ -24,6 +24,6 @@ done
 cd "$(dirname "$0")/.."
 bash tests/setup.sh
 cmake -S . -B build
-cmake --build build --parallel "$(nproc)" --target talweg_examples
+cmake --build build --parallel "$(nproc)" --target talweg_examples talweg_cli
 mkdir -p build/digits
 exec build/bin/digits --data examples/data/digits --out build/digits "$@"

@@ -37,6 +37,13 @@ prefix="$work/a prefix"
 quietly cmake --install "$TALWEG_BUILD_DIR" --prefix "$prefix"
 libdir=$(dirname "$(find "$prefix" -name libtalweg.a)")
 
+# The program finds the library wherever the tree is put.
+mkdir moved
+mv "$prefix" moved/
+[ "$("$work/moved/a prefix/bin/talweg" --version)" = "talweg $(sed -n 's/^Version: //p' "moved/a prefix/${libdir#"$prefix"/}/pkgconfig/talweg.pc")" ] ||
+    fail "the installed program does not run"
+mv "moved/a prefix" .
+
 # pkg-config. Its output is quoted for the shell, hence eval.
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 version=$(pkg-config --modversion talweg)

@@ -43,6 +43,7 @@
 
 #include <talweg/base.h>
 #include <talweg/context.h>
+#include <talweg/device.h>
 #include <talweg/tensor.h>
 #include <talweg/model.h>
 #include <talweg/zoo.h>

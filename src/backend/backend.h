@@ -4,6 +4,7 @@
 
 #include "base/context.h"
 #include "step.h"
+#include <talweg/device.h>
 
 typedef struct twi_backend {
     const char *name; /* "cpu" */
@@ -13,6 +14,8 @@ typedef struct twi_backend {
     /* Device of a context. close(NULL) is fine. */
     tw_status (*open)(tw_context *context, void **out);
     void (*close)(tw_context *context, void *device);
+    /* Fills what differs from device to device; out is zeroed, back end and ordinal are set. */
+    tw_status (*describe)(const tw_context *context, tw_device_info *out);
 
     /* How many workers want scratch of their own. */
     int (*workers)(const tw_context *context);

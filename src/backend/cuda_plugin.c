@@ -4,6 +4,7 @@
 #include "cuda_plugin.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,17 @@
 
 enum { CU_NO_DEVICE = 100, PATH_TEXT = 4096 };
 
+/* What some of the driver's statuses mean to the one who sees them. */
+static const struct {
+    int status;
+    const char *meaning;
+} answers[] = {
+    {34, "this is the stub that programs are linked with, no driver; have the driver's own folder searched first"},
+    {CU_NO_DEVICE, "it sees no device; look at nvidia-smi, and at CUDA_VISIBLE_DEVICES"},
+    {802, "the devices are not ready yet; start NVIDIA's fabric manager, or wait for it"},
+    {803, "the parts of the driver in the kernel and in the library differ; restart the machine"},
+};
+
 /* The driver's entry points in use, as its documentation declares them; a status of 0 is success. */
 typedef int (*init_fn)(unsigned flags);
 typedef int (*number_fn)(int *out);
@@ -28,9 +40,10 @@ static void symbol_into(void *function, void *library, const char *name) {
 }
 
 static tw_status driver_failed(const char *call, int status) {
-    if (status == CU_NO_DEVICE) return TWI_FAIL(TW_ERROR_DEVICE, "cuda: the NVIDIA driver sees no device");
-    return TWI_FAIL(TW_ERROR_DEVICE, "cuda: the NVIDIA driver does not start: %s answers %d; look at nvidia-smi", call,
-                    status);
+    const char *meaning = "it does not start; look at nvidia-smi";
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
+        if (answers[i].status == status) meaning = answers[i].meaning;
+    return TWI_FAIL(TW_ERROR_DEVICE, "cuda: the NVIDIA driver's %s answers %d: %s", call, status, meaning);
 }
 
 static tw_status ask(void *library, const char *path, twi_cuda_driver *out) {
@@ -40,7 +53,9 @@ static tw_status ask(void *library, const char *path, twi_cuda_driver *out) {
     symbol_into(&count, library, "cuDeviceGetCount");
     symbol_into(&version, library, "cuDriverGetVersion");
     if (!init || !count || !version)
-        return TWI_FAIL(TW_ERROR_DEVICE, "cuda: %s is no NVIDIA driver: it lacks %s", path,
+        return TWI_FAIL(TW_ERROR_DEVICE,
+                        "cuda: %s is no NVIDIA driver: it lacks %s; install the driver, or correct TALWEG_CUDA_DRIVER",
+                        path,
                         !init    ? "cuInit"
                         : !count ? "cuDeviceGetCount"
                                  : "cuDriverGetVersion");
@@ -65,7 +80,7 @@ tw_status twi_cuda_ask_driver(twi_cuda_driver *out) {
     const char *named = getenv("TALWEG_CUDA_DRIVER"), *path = named ? named : "libcuda.so.1";
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!library)
-        return TWI_FAIL(TW_ERROR_DEVICE, "cuda: no NVIDIA driver here: %s",
+        return TWI_FAIL(TW_ERROR_DEVICE, "cuda: no NVIDIA driver here: %s; install the driver, or use the CPU",
                         dlerror()); /* glibc's text begins with the file */
     return ask(library, path, out); /* a driver stays loaded */
 }
@@ -109,14 +124,21 @@ tw_status twi_cuda_load(const twi_backend **out) {
                         "cuda: the plug-in cannot be opened: %s; build with TALWEG_CUDA=ON, and have the CUDA "
                         "libraries where the system finds them",
                         dlerror());
+    struct link_map *loaded;
+    const char *path = dlinfo(library, RTLD_DI_LINKMAP, &loaded) ? PLUGIN_NAME : loaded->l_name;
     twi_cuda_entry_fn entry;
     symbol_into(&entry, library, TWI_CUDA_ENTRY);
     const twi_cuda_host host = {sizeof host, tw_version(), twi_set_error, tw_last_error};
     *out = entry ? entry(&host) : NULL;
     if (*out) return TW_OK;
+    tw_status status =
+        entry
+            ? TWI_FAIL(TW_ERROR_DEVICE,
+                       "cuda: the plug-in %s is of another version than this library, %s; install both from one build",
+                       path, tw_version())
+            : TWI_FAIL(TW_ERROR_DEVICE,
+                       "cuda: %s is no plug-in of this library: it lacks %s; correct TALWEG_CUDA_PLUGIN", path,
+                       TWI_CUDA_ENTRY);
     dlclose(library);
-    return TWI_FAIL(TW_ERROR_DEVICE,
-                    "cuda: the plug-in that was found is not of this library, version %s; "
-                    "install both from one build",
-                    tw_version());
+    return status;
 }

@@ -16,6 +16,7 @@ struct tw_context {
     const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
     size_t device_memory_limit;        /* 0: none */
     void *device;                      /* the back end's own state for this context */
+    int ordinal;                       /* which of the back end's devices */
     char device_name[40];
     char machine[96]; /* what the same plan may compute other bits on, if it differs: instruction set, libraries */
 };

@@ -29,6 +29,11 @@ run_check() { # name
         "$cc" -Iinclude -fPIC -fvisibility=hidden -shared -o libtalweg.so src/base/*.c &&
             "$cc" -Iinclude -fPIC -fvisibility=hidden -c src/base/zero.c -o zero.o && ar rc libtalweg.a zero.o || return 2
         ;;&
+    linkage)
+        "$cc" -shared -o libcudart.so.13 -Wl,-soname,libcudart.so.13 -xc /dev/null &&
+            "$cc" -Iinclude -fPIC -shared -o libtalweg.so src/base/*.c -Wl,--no-as-needed $(cat libraries 2>/dev/null) || return 2
+        bash "$lint/linkage.sh" libtalweg.so
+        ;;
     symbols) bash "$lint/symbols.sh" . "$PWD/libtalweg.so" libtalweg.a ;;
     readme) bash "$lint/readme.sh" "$PWD" "$PWD/libtalweg.so" "$cc" ;;
     headers) bash "$lint/headers.sh" . "$cc" -std=c11 -x c ;;
@@ -92,6 +97,9 @@ try fails  symbols src/base/zero.c 'int stranger(void) { return 0; }'
 try fails  symbols src/base/zero.c 'TW_API int tw_one(void);\nint tw_one(void) { return 1; }'
 try fails  symbols include/talweg/base.h '/** One. */\nTW_API int\ntw_one(int a,\n           int b);'
 try fails  symbols src/exports.txt tw_one
+
+try passes linkage libraries -lm
+try fails  linkage libraries ./libcudart.so.13
 
 try passes readme
 try passes readme README.md 'more\n```c\nint x = unknown;\n```'

@@ -12,6 +12,8 @@ typedef enum twi_isa { TWI_ISA_NONE = -1, TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_IS
 /* What this processor has, lowered by the environment variable TALWEG_CPU=specification|baseline|avx2|avx512 (another text: ignored). */
 twi_isa twi_cpu_isa(void);
 const char *twi_cpu_isa_name(twi_isa isa);
+/* Fills in the processor's name and the machine's memory. */
+void twi_cpu_describe_machine(tw_device_info *out);
 
 typedef struct twi_cpu_impl twi_cpu_impl;
 

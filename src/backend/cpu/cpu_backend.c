@@ -36,6 +36,14 @@ static void cpu_close(tw_context *context, void *device) {
     twi_put(context->memory, cpu);
 }
 
+static tw_status cpu_describe(const tw_context *context, tw_device_info *out) {
+    const cpu_device *cpu = context->device;
+    out->processors = twi_pool_size(context->pool);
+    snprintf(out->code, sizeof out->code, "%s, %s", twi_cpu_isa_name(cpu->isa), twi_onednn_version());
+    twi_cpu_describe_machine(out);
+    return TW_OK;
+}
+
 static int cpu_workers(const tw_context *context) { return twi_pool_size(context->pool); }
 
 /* ---- memory ---- */
@@ -148,6 +156,7 @@ const twi_backend twi_backend_cpu = {
     .chunked = true,
     .open = cpu_open,
     .close = cpu_close,
+    .describe = cpu_describe,
     .workers = cpu_workers,
     .get = cpu_get,
     .put = cpu_put,

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The program talweg: what it prints, where, and its exit status, with a GPU's driver missing or a stand-in.
+set -u
+program=${TALWEG_BUILD_DIR:?}/bin/talweg
+driver=$TALWEG_BUILD_DIR/tests/libfinding_driver.so
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+export TALWEG_CUDA_DRIVER=/nowhere/libcuda.so.1
+unset TALWEG_CUDA_PLUGIN
+
+fail() {
+    echo "FAILED: $*"
+    sed 's/^/    /' "$work/out" "$work/err"
+    failures=$((failures + 1))
+}
+expect() { # status arguments...
+    local status=0
+    "$program" "${@:2}" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    [ "$status" = "$1" ] || fail "talweg ${*:2}: exit status $status, expected $1"
+}
+says() { grep -qF -- "$2" "$work/$1" || fail "no '$2' in $1"; }
+silent() { [ ! -s "$work/$1" ] || fail "something in $1"; }
+
+# ---- the command line ----
+
+version=$(sed -nE 's/^#define TW_VERSION_(MAJOR|MINOR|PATCH) //p' "$TALWEG_SOURCE_DIR/include/talweg/base.h" | paste -sd.)
+expect 0 --version && silent err
+[ "$(cat "$work/out")" = "talweg $version" ] || fail "not version $version"
+expect 0 --help && says out 'usage: talweg COMMAND' && says out '  doctor ' && silent err
+expect 0 doctor --help && says out 'usage: talweg doctor' && says out TALWEG_CUDA_DRIVER && silent err
+expect 2 && says err 'usage: talweg COMMAND' && silent out
+expect 2 frobnicate && says err "there is no command 'frobnicate'" && says err 'usage: talweg COMMAND' && silent out
+expect 2 --frobnicate && says err "there is no option '--frobnicate'" && silent out
+expect 2 doctor --frobnicate && says err "talweg doctor: " && says err "--frobnicate" && says err 'usage: talweg doctor' && silent out
+expect 2 doctor --device && says err 'requires an argument' && silent out
+expect 2 doctor cpu && says err 'unexpected argument: cpu' && silent out
+
+# ---- doctor ----
+
+expect 0 doctor && silent err
+says out 'cuda:0: cannot be used'
+says out '  cuda: no NVIDIA driver here: /nowhere/libcuda.so.1: '
+says out 'cpu: can be used'
+says out "  threads          $(nproc)"
+says out '"auto" is cpu'
+! grep -q $'[\r\e]' "$work/out" || fail 'carriage returns or escapes'
+TALWEG_CPU=specification expect 0 doctor --device cpu && says out 'code             specification, '
+! grep -q cuda "$work/out" || fail 'more than the device asked for'
+expect 1 doctor --device cuda:0 && says out 'no NVIDIA driver' && silent err
+expect 1 doctor --device cuda:x && says out "there is no device 'cuda:x'"
+TALWEG_CUDA_DRIVER=$driver expect 1 doctor --device cuda:7 && says out 'there is no device 7: the driver shows 1'
+TALWEG_CUDA_DRIVER=$driver STAND_IN_INIT=100 expect 0 doctor && says out 'it sees no device'
+
+if [ -w /dev/full ]; then
+    status=0
+    "$program" doctor >/dev/full 2>"$work/err" || status=$?
+    [ "$status" = 1 ] || fail "nobody gets the output: exit status $status, expected 1"
+    says err 'standard output cannot be written'
+fi
+
+# ---- the plug-in is looked for beside the library, and beside that alone if one is there ----
+
+mkdir -p "$work/bin" "$work/lib"
+cp "$program" "$work/bin/"
+cp "$TALWEG_BUILD_DIR"/lib/libtalweg.so.[0-9] "$work/lib/"
+cp "$TALWEG_BUILD_DIR/tests/libfinding_plugin.so" "$work/lib/libtalweg-cuda.so"
+program=$work/bin/talweg
+export LD_LIBRARY_PATH=$work/lib
+TALWEG_CUDA_DRIVER=$driver expect 1 doctor --device cuda && says out "the plug-in $work/lib/libtalweg-cuda.so is of another version"
+echo 'no library' >"$work/lib/libtalweg-cuda.so"
+TALWEG_CUDA_DRIVER=$driver expect 1 doctor --device cuda && says out "the plug-in cannot be opened: $work/lib/libtalweg-cuda.so: "
+rm "$work/lib/libtalweg-cuda.so"
+TALWEG_CUDA_DRIVER=$driver expect 1 doctor --device cuda && says out 'the plug-in cannot be opened: libtalweg-cuda.so: '
+exit $failures

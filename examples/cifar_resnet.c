@@ -8,28 +8,33 @@
 #include <unistd.h>
 
 typedef struct arguments {
-    const char *data, *save;
+    const char *data, *save, *checkpoint;
     int epochs, threads, workers;
     uint64_t seed;
+    bool resume;
 } arguments;
 
 static const char usage[] =
-    "usage: cifar_resnet DIR [--epochs N] [--save FILE] [--threads N] [--workers N] [--seed N] [--help]\n"
+    "usage: cifar_resnet DIR [--epochs N] [--save FILE] [--checkpoint FILE [--resume]]\n"
+    "                    [--threads N] [--workers N] [--seed N] [--help]\n"
     "\n"
     "  DIR          the data set's folder: CIFAR-10's binary files (data_batch_*.bin, test_batch.bin) or\n"
     "               CIFAR-100's (train.bin, test.bin); examples/get_data.sh cifar10, or cifar100, downloads\n"
     "               them into build/data/cifar10, or build/data/cifar100\n"
     "  --epochs N   times through the training set, at least 1 (default: 10)\n"
     "  --save FILE  save the weights as safetensors (default: they are not saved)\n"
+    "  --checkpoint FILE  write there after every epoch what going on needs, should the program be ended\n"
+    "  --resume     go on from the checkpoint\n"
     "  --threads N  threads to work with (default: all processors)\n"
     "  --workers N  threads that prepare batches beside them (default: 1)\n"
     "  --seed N     of weights, order and augmentation (default: 1)\n";
 
 static arguments parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"epochs", 1, NULL, 'e'}, {"save", 1, NULL, 'o'}, {"threads", 1, NULL, 't'}, {"workers", 1, NULL, 'w'},
-        {"seed", 1, NULL, 's'},   {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    arguments a = {NULL, NULL, 10, 0, 1, 1};
+        {"epochs", 1, NULL, 'e'},  {"save", 1, NULL, 'o'}, {"threads", 1, NULL, 't'},
+        {"workers", 1, NULL, 'w'}, {"seed", 1, NULL, 's'}, {"checkpoint", 1, NULL, 'c'},
+        {"resume", 0, NULL, 'r'},  {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    arguments a = {.epochs = 10, .workers = 1, .seed = 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
         case 'e':
             a.epochs = (int)number("epochs", optarg, 1, 100000);
@@ -46,6 +51,12 @@ static arguments parse(int argc, char **argv) {
         case 's':
             a.seed = number("seed", optarg, 0, UINT64_MAX);
             break;
+        case 'c':
+            a.checkpoint = optarg;
+            break;
+        case 'r':
+            a.resume = true;
+            break;
         case 'h':
             fputs(usage, stdout);
             exit(0);
@@ -58,6 +69,7 @@ static arguments parse(int argc, char **argv) {
         exit(2);
     }
     if (optind < argc - 1) refuse_argument(argv[optind + 1]);
+    need_checkpoint(a.resume, a.checkpoint);
     a.data = argv[optind];
     return a;
 }
@@ -133,7 +145,8 @@ int main(int argc, char **argv) {
     check(tw_trainer_create(&trainer, model,
                             TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 128, .optimizer = sgd, .warmup_epochs = 1,
                                        .flip = true, .crop_padding = 4, .workers = a.workers, .on_step = show_step,
-                                       .on_epoch = show_epoch, .user = &shown)));
+                                       .on_epoch = show_epoch, .user = &shown, .checkpoint = a.checkpoint)));
+    if (a.resume) check(tw_trainer_load(trainer, a.checkpoint));
     check(tw_trainer_fit(trainer, train, test));
     if (a.save) check(tw_model_save(model, a.save));
     show_classes(trainer, test);

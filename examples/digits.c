@@ -1,6 +1,6 @@
 /* Learns to read handwritten digits: 8x8 images, bundled with the library. Saves the model, its history and a picture
- * of the learning curve. Shows layers, the trainer with its callbacks, and stopping on Ctrl-C. predict.c uses the
- * model, from its file alone. */
+ * of the learning curve. Shows layers, the trainer with its callbacks, checkpoints, and stopping on Ctrl-C. predict.c
+ * uses the model, from its file alone. */
 #define _POSIX_C_SOURCE 200809L
 #define PROGRAM "digits"
 #include "example.h"
@@ -16,24 +16,30 @@
 #endif
 
 typedef struct arguments {
-    const char *data, *out;
+    const char *data, *out, *checkpoint;
     int epochs, threads;
     uint64_t seed;
+    bool resume;
 } arguments;
 
-static const char usage[] = "usage: digits [--data DIR] [--out DIR] [--epochs N] [--threads N] [--seed N] [--help]\n"
-                            "\n"
-                            "  --data DIR   the digits as IDX files (default: " DIGITS_DIR ")\n"
-                            "  --out DIR    where model, history and picture go; made if it is not there (default: .)\n"
-                            "  --epochs N   times through the training set, at least 1 (default: 20)\n"
-                            "  --threads N  threads to work with (default: all processors)\n"
-                            "  --seed N     of weights, order and dropout (default: 1)\n";
+static const char usage[] =
+    "usage: digits [--data DIR] [--out DIR] [--epochs N] [--checkpoint FILE [--resume]]\n"
+    "              [--threads N] [--seed N] [--help]\n"
+    "\n"
+    "  --data DIR   the digits as IDX files (default: " DIGITS_DIR ")\n"
+    "  --out DIR    where model, history and picture go; made if it is not there (default: .)\n"
+    "  --epochs N   times through the training set, at least 1 (default: 20)\n"
+    "  --checkpoint FILE  write there after every epoch, and when stopped, what going on needs\n"
+    "  --resume     go on from the checkpoint\n"
+    "  --threads N  threads to work with (default: all processors)\n"
+    "  --seed N     of weights, order and dropout (default: 1)\n";
 
 static arguments parse(int argc, char **argv) {
-    static const struct option options[] = {{"data", 1, NULL, 'd'},    {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'},
-                                            {"threads", 1, NULL, 't'}, {"seed", 1, NULL, 's'}, {"help", 0, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    arguments a = {DIGITS_DIR, ".", 20, 0, 1};
+    static const struct option options[] = {
+        {"data", 1, NULL, 'd'},    {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'},
+        {"threads", 1, NULL, 't'}, {"seed", 1, NULL, 's'}, {"checkpoint", 1, NULL, 'c'},
+        {"resume", 0, NULL, 'r'},  {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    arguments a = {.data = DIGITS_DIR, .out = ".", .epochs = 20, .seed = 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
         case 'd':
             a.data = optarg;
@@ -50,6 +56,12 @@ static arguments parse(int argc, char **argv) {
         case 's':
             a.seed = number("seed", optarg, 0, UINT64_MAX);
             break;
+        case 'c':
+            a.checkpoint = optarg;
+            break;
+        case 'r':
+            a.resume = true;
+            break;
         case 'h':
             fputs(usage, stdout);
             exit(0);
@@ -58,6 +70,7 @@ static arguments parse(int argc, char **argv) {
             exit(2);
         }
     if (optind < argc) refuse_argument(argv[optind]);
+    need_checkpoint(a.resume, a.checkpoint);
     return a;
 }
 
@@ -169,7 +182,9 @@ int main(int argc, char **argv) {
         .kind = TW_ADAMW, .learning_rate = 3e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
     check(tw_trainer_create(&trainer, model,
                             TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 32, .optimizer = optimizer,
-                                       .on_step = show_step, .on_epoch = show_epoch, .user = &shown)));
+                                       .on_step = show_step, .on_epoch = show_epoch, .user = &shown,
+                                       .checkpoint = a.checkpoint)));
+    if (a.resume) check(tw_trainer_load(trainer, a.checkpoint));
     running = trainer;
     stop_on(SIGINT);
     stop_on(SIGTERM);

@@ -41,6 +41,12 @@ static inline void refuse_argument(const char *argument) {
     exit(2);
 }
 
+static inline void need_checkpoint(bool resume, const char *checkpoint) {
+    if (!resume || checkpoint) return;
+    fputs(PROGRAM ": --resume needs --checkpoint, to go on from\n", stderr);
+    exit(2);
+}
+
 /* The exit status: lines that nobody got, on a full disk say, are a failure too. */
 static inline int finish(void) {
     if (!fflush(stdout) && !ferror(stdout)) return 0;

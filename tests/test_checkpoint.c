@@ -295,7 +295,9 @@ static int child(const char *file, const char *result) {
     outcome o = outcome_of(&r);
     run_close(&r);
     FILE *out = fopen(result, "wb");
-    return !out || fwrite(o.bytes, 1, o.size, out) != o.size || fclose(out);
+    const bool written = out && fwrite(o.bytes, 1, o.size, out) == o.size && !fclose(out);
+    free(o.bytes);
+    return !written;
 }
 
 static void killed_at_any_moment(void **state) {

@@ -98,6 +98,22 @@ interrupt() { # signal, exit status
 }
 interrupt INT 130
 interrupt TERM 143
+
+# Stopped somewhere in its epochs and gone on with, it leaves the model of a run that was not stopped.
+"$bin/digits" --out "$work/c" --epochs 40 --checkpoint "$work/run" >"$work/out" 2>"$work/err" </dev/null &
+for ((i = 0; i < 300; i++)); do grep -q '^epoch  2' "$work/out" && break; sleep 0.1; done
+kill -INT $!
+wait $!
+expect 0 digits --out "$work/c" --epochs 40 --checkpoint "$work/run" --resume
+expect 0 digits --out "$work/d" --epochs 40
+cmp "$work/c/digits.safetensors" "$work/d/digits.safetensors" || fail "digits, stopped and gone on with, is another model"
+without_times() { cut -d, -f1,2,5- "$1"; }
+cmp <(without_times "$work/c/history.csv") <(without_times "$work/d/history.csv") || fail "digits, gone on with, has another history"
+expect 1 digits --out "$work/c" --checkpoint "$work/run" --resume --seed 7
+says err "seed (7 here, 1 there)"
+expect 2 digits --resume
+says err "digits: --resume needs --checkpoint"
+
 : >"$work/out"
 (
     trap '' INT
@@ -109,6 +125,11 @@ wait $! || fail "digits took notice of a signal that was ignored"
 set +m
 
 # ---- the others ----
+
+expect 0 cifar_resnet "$work/cifar" --epochs 1 --checkpoint "$work/resnet-run"
+expect 0 cifar_resnet "$work/cifar" --epochs 2 --checkpoint "$work/resnet-run" --resume
+says out "epoch 2/2:"
+! grep -q "epoch 1/" "$work/out" || fail "cifar_resnet begins anew"
 
 expect 0 training_loop --epochs 3 --seed 4
 ends_with_accuracy 80

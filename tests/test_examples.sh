@@ -100,6 +100,7 @@ interrupt INT 130
 interrupt TERM 143
 
 # Stopped somewhere in its epochs and gone on with, it leaves the model of a run that was not stopped.
+: >"$work/out"
 "$bin/digits" --out "$work/c" --epochs 40 --checkpoint "$work/run" >"$work/out" 2>"$work/err" </dev/null &
 for ((i = 0; i < 300; i++)); do grep -q '^epoch  2' "$work/out" && break; sleep 0.1; done
 kill -INT $!

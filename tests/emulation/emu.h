@@ -74,7 +74,8 @@ struct emu_range {
 };
 
 /* Queues `work` on a stream, or adds it to the graph that the stream is being captured into; it runs later, in any order
- * that streams and events allow, once or (in a graph) many times, so it must own all host data it uses. Only there may
+ * that streams and events allow, once or (in a graph) many times, so it must own all host data it uses, and be the
+ * only owner (move what it captures). Only there may
  * device memory be touched. `reads` and `writes` name all device memory that the work touches: it must lie in live
  * allocations now and when the work runs, and is what ThreadSanitizer is told. `what` (a string constant) is for messages.
  * Returns what a launch returns: cudaSuccess, or the error of the stream or device. Does not count as a call. */

@@ -44,8 +44,7 @@ struct CUgraphExec_st {
     emu::Order done;
     std::shared_ptr<CUgraphExec_st> self;
     ~CUgraphExec_st() {
-        for (void *context : tsan)
-            if (context) emu::tsan_destroy(context);
+        for (void *context : tsan) emu::tsan_destroy(context);
     }
 };
 
@@ -211,8 +210,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph,
     if (call.error) return call.end(call.error);
     auto made = std::make_shared<CUgraphExec_st>();
     made->nodes = graph->nodes;
-    for (const Node &node : made->nodes) made->lanes = std::max(made->lanes, node.lane + 1);
-    made->tsan.resize(static_cast<size_t>(made->lanes));
+    int lanes = 0;
+    for (const Node &node : made->nodes) lanes = std::max(lanes, node.lane + 1);
+    while (lanes--) made->tsan.push_back(tsan_create());
     made->self = made;
     *executable = made.get();
     live_handles++;

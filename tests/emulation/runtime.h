@@ -75,7 +75,8 @@ struct Signal {
     Order order;
 };
 
-/* Work of a stream or of a node. */
+/* Work of a stream or of a node. It is moved from hand to hand and dies where it ran: for ThreadSanitizer the host does
+ * not know that it has run, and giving back its memory would be a race. */
 struct Work {
     const char *what;
     std::function<void()> run;

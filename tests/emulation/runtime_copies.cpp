@@ -32,12 +32,12 @@ cudaError_t launch(const Grid &grid, cudaStream_t handle) {
     if (grid.shared_bytes > limit) return call.end(cudaErrorInvalidValue);
     auto bytes = std::make_shared<std::vector<uint64_t>>((grid.closure_bytes + 7) / 8);
     memcpy(bytes->data(), grid.closure, grid.closure_bytes);
-    auto run = [grid, bytes, limit] {
+    auto run = [grid, bytes = std::move(bytes), limit] {
         Grid own = grid;
         own.closure = bytes->data();
         run_grid(own, limit);
     };
-    return call.end(queue_work(stream, {grid.kernel, run, {}, {}, false}));
+    return call.end(queue_work(stream, {grid.kernel, std::move(run), {}, {}, false}));
 }
 
 static bool kind_matches(cudaMemcpyKind kind, bool from_device, bool to_device) {
@@ -75,8 +75,8 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
     } else {
         reads = {{from, bytes}};
     }
-    auto run = [to, from, bytes, staged] { memmove(to, staged ? staged->data() : from, bytes); };
-    cudaError_t error = queue_work(stream, {"copy", run, reads, {{to, bytes}}, false});
+    auto run = [to, from, bytes, staged = std::move(staged)] { memmove(to, staged ? staged->data() : from, bytes); };
+    cudaError_t error = queue_work(stream, {"copy", std::move(run), reads, {{to, bytes}}, false});
     if (!error && (wait || target == Where::pageable)) finish_stream(stream);
     return error;
 }

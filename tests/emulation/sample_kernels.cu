@@ -139,7 +139,7 @@ cudaError_t sample_bias_relu(float *y, const float *x, const float *bias, int ro
 }
 
 cudaError_t sample_bias_relu_f16(void *y, const void *x, const void *bias, int rows, int columns, cudaStream_t stream) {
-    return TWC_LAUNCH(bias_relu_f16, 4, 256, 0, stream, static_cast<__half *>(y), static_cast<const __half *>(x),
+    return TWC_LAUNCH(bias_relu_f16, 2, 64, 0, stream, static_cast<__half *>(y), static_cast<const __half *>(x),
                       static_cast<const __half *>(bias), rows, columns);
 }
 
@@ -151,7 +151,7 @@ cudaError_t sample_cross_entropy(float *loss, float *dx, const float *x, const i
 
 cudaError_t sample_moments(float *sum, float *square, const float *x, int samples, int channels, int pixels,
                            sample_defect defect, cudaStream_t stream) {
-    return TWC_LAUNCH(moments, dim3(channels, 3), 256, 0, stream, sum, square, x, samples, channels, pixels, defect);
+    return TWC_LAUNCH(moments, dim3(channels, 3), 64, 0, stream, sum, square, x, samples, channels, pixels, defect);
 }
 
 cudaError_t sample_reverse(float *y, const float *x, int count, sample_defect defect, cudaStream_t stream) {

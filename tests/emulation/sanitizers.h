@@ -24,8 +24,9 @@ void __tsan_destroy_fiber(void *);
 void __tsan_switch_to_fiber(void *, unsigned);
 void __tsan_acquire(void *);
 void __tsan_release(void *);
-void __tsan_read_range(void *, unsigned long);
-void __tsan_write_range(void *, unsigned long);
+/* Under names of our own: some compilers have built-in ones, of another type. */
+void emu_tsan_read_range(void *, unsigned long) __asm__("__tsan_read_range");
+void emu_tsan_write_range(void *, unsigned long) __asm__("__tsan_write_range");
 }
 
 namespace emu {
@@ -47,9 +48,10 @@ inline void unpoison(const void *, size_t) {}
 constexpr bool tsan = true;
 inline void acquire(Order &order) { __tsan_acquire(&order); }
 inline void release(Order &order) { __tsan_release(&order); }
-inline void tell_read(const void *start, size_t bytes) { __tsan_read_range(const_cast<void *>(start), bytes); }
-inline void tell_write(const void *start, size_t bytes) { __tsan_write_range(const_cast<void *>(start), bytes); }
+inline void tell_read(const void *start, size_t bytes) { emu_tsan_read_range(const_cast<void *>(start), bytes); }
+inline void tell_write(const void *start, size_t bytes) { emu_tsan_write_range(const_cast<void *>(start), bytes); }
 inline void *tsan_context() { return __tsan_get_current_fiber(); }
+/* The new context comes after all that the present one did: make it before what is to be unordered. */
 inline void *tsan_create() { return __tsan_create_fiber(0); }
 inline void tsan_destroy(void *context) { __tsan_destroy_fiber(context); }
 /* Flag 1: the switch itself orders nothing. */

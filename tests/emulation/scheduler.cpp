@@ -17,7 +17,7 @@ ThreadView *running;
 dim3 block_size, grid_size;
 Block block;
 
-static const int max_fibers = tsan ? 6000 : Block::max_threads;
+static const int max_fibers = tsan ? 2048 : Block::max_threads;
 static Fiber host, pool[max_fibers];
 static int pooled, spare[max_fibers], spares; /* fibers made; those that no thread of the block needs */
 static Thread *queue[Block::max_threads];     /* runnable threads */
@@ -95,11 +95,7 @@ static Thread *next_thread() {
 static void fiber_main();
 
 static Fiber *fiber_for(const Thread &thread) {
-    if (tsan) {
-        Fiber *fiber = &pool[(first_context + thread.index) % max_fibers];
-        if (!fiber->stack) fiber_create(*fiber, fiber_main);
-        return fiber;
-    }
+    if (tsan) return &pool[first_context + thread.index];
     if (spares) return &pool[spare[--spares]];
     fiber_create(pool[pooled], fiber_main);
     return &pool[pooled++];
@@ -223,6 +219,10 @@ void run_grid(const Grid &wanted, size_t shared_limit) {
     size_t threads = size_t{block_size.x} * block_size.y * block_size.z, start, stride;
     size_t blocks = size_t{grid_size.x} * grid_size.y * grid_size.z;
     bool together = blocks * threads <= static_cast<size_t>(max_fibers); /* every thread has a context of its own */
+    if (tsan) { /* all before any thread begins: what makes a context is ordered before it */
+        size_t needed = together ? blocks * threads : threads;
+        for (; static_cast<size_t>(pooled) < needed; pooled++) fiber_create(pool[pooled], fiber_main);
+    }
     scramble(blocks, &start, &stride);
     release(began);
     for (size_t i = 0; i < blocks; i++) {

@@ -101,10 +101,10 @@ static void finish_blocking() {
 
 cudaError_t queue_operation(CUstream_st *stream, Operation operation) {
     operation.queued = std::make_shared<Order>();
-    if (stream == &default_stream) finish_blocking();
-    if (tsan && stream == &default_stream)
-        for (CUstream_st *other : streams)
-            if (other->blocking) acquire(other->done);
+    if (stream == &default_stream) {
+        finish_blocking();
+        if (tsan && !stream->tsan) stream->tsan = tsan_create();
+    }
     release(*operation.queued);
     stream->queue.push_back(std::move(operation));
     if (stream == &default_stream || settings().stream_order == StreamOrder::eager) {
@@ -122,9 +122,9 @@ cudaError_t queue_work(CUstream_st *stream, Work work) {
     for (const auto *ranges : {&work.reads, &work.writes})
         for (const emu_range &range : *ranges) check_range(work.what, range.start, range.bytes);
     auto task = std::make_shared<const Work>(std::move(work));
-    if (stream->capture) return capture_work(stream, task);
+    if (stream->capture) return capture_work(stream, std::move(task));
     if (cudaError_t error = check_outside_capture(stream, task->what)) return error;
-    return queue_operation(stream, {Operation::work, task, nullptr, nullptr, nullptr});
+    return queue_operation(stream, {Operation::work, std::move(task), nullptr, nullptr, nullptr});
 }
 
 } // namespace emu
@@ -150,6 +150,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     *stream = nullptr;
     if (call.error) return call.end(call.error);
     *stream = new CUstream_st;
+    (*stream)->tsan = tsan_create();
     (*stream)->blocking = !(flags & cudaStreamNonBlocking);
     streams.push_back(*stream);
     live_handles++;
@@ -169,7 +170,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     if (stream->capture) spoil(*stream->capture);
     finish_stream(stream);
     streams.erase(std::find(streams.begin(), streams.end(), stream));
-    if (stream->tsan) tsan_destroy(stream->tsan);
+    tsan_destroy(stream->tsan);
     delete stream;
     live_handles--;
     return call.end(call.error);

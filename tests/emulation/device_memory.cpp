@@ -164,8 +164,7 @@ cudaError_t cudaFreeHost(void *memory) {
     if (found == pinned.end()) emu_misuse("cudaFreeHost of %p, which is no live pinned allocation", memory);
     cudaError_t captured = refuse_in_capture();
     if (captured) return call.end(captured);
-    finish_all();
-    pinned.erase(found);
+    pinned.erase(found); /* CUDA may wait here for what is queued, but does not promise it */
     free(memory);
     return call.end(call.error);
 }

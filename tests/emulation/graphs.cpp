@@ -238,6 +238,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     return call.end(queue_operation(stream, {Operation::record, nullptr, executable->last, nullptr, nullptr}));
 }
 
+/* What a real device would do now for the first launch; here there is nothing to do. */
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
+    Call call("cudaGraphUpload");
+    stream_of(handle);
+    return call.end(call.error);
+}
+
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     Call call("cudaGraphDestroy");
     delete graph;

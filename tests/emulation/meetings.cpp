@@ -23,6 +23,7 @@ static bool same_place(const Thread &a, const Thread &b) {
 /* ---- the block's barrier ---- */
 
 static const Thread *first_at_barrier() {
+    if (!block.at_barrier) return nullptr;
     for (int i = 0; i < block.count; i++)
         if (block.thread[i].state == State::at_barrier) return &block.thread[i];
     return nullptr;

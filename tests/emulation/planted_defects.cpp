@@ -34,7 +34,7 @@ static void run_kernels(sample_defect defect) {
 static const size_t count = 256, bytes = count * sizeof(float);
 
 class Pinned {
-public:
+  public:
     Pinned() {
         MUST(cudaMallocHost(reinterpret_cast<void **>(&data), bytes));
         for (size_t i = 0; i < count; i++) data[i] = static_cast<float>(i);
@@ -46,14 +46,14 @@ public:
 };
 
 class Event {
-public:
+  public:
     Event() { MUST(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming)); }
     ~Event() { MUST(cudaEventDestroy(handle)); }
     Event(const Event &) = delete;
     Event &operator=(const Event &) = delete;
     operator cudaEvent_t() const { return handle; }
 
-private:
+  private:
     cudaEvent_t handle;
 };
 

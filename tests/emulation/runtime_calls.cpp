@@ -150,3 +150,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int num
     }
     emu_misuse("cudaDeviceGetAttribute: attribute %d is not among those that the emulation knows", attribute);
 }
+
+/* Lowest and highest. */
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    Call call("cudaDeviceGetStreamPriorityRange");
+    *least = 0;
+    *greatest = -5;
+    return call.end(call.error);
+}

@@ -132,3 +132,16 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
     }
     return call.end(cudaSuccess);
 }
+
+/* By threads and shared memory alone: the emulation knows nothing of registers. */
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size,
+                                                          size_t shared_bytes) {
+    Call call("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    *blocks = 0;
+    if (call.error) return call.end(call.error);
+    if (block_size < 1 || block_size > 1024 || shared_bytes > dynamic_limit(function))
+        return call.end(cudaErrorInvalidValue);
+    size_t by_threads = 2048 / static_cast<size_t>(block_size), by_shared = shared_most() / (shared_bytes + 1024);
+    *blocks = static_cast<int>(by_threads < by_shared ? by_threads : by_shared);
+    return call.end(cudaSuccess);
+}

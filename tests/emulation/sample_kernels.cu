@@ -149,6 +149,10 @@ cudaError_t sample_cross_entropy(float *loss, float *dx, const float *x, const i
                       defect);
 }
 
+cudaError_t sample_cross_entropy_shared(int bytes) {
+    return cudaFuncSetAttribute(cross_entropy, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
 cudaError_t sample_moments(float *sum, float *square, const float *x, int samples, int channels, int pixels,
                            sample_defect defect, cudaStream_t stream) {
     return TWC_LAUNCH(moments, dim3(channels, 3), 64, 0, stream, sum, square, x, samples, channels, pixels, defect);

@@ -31,6 +31,8 @@ cudaError_t sample_bias_relu_f16(void *y, const void *x, const void *bias, int r
 /* loss[r] = -log softmax(x[r])[label[r]], dx = its gradient times scale; a block of `threads` a row. */
 cudaError_t sample_cross_entropy(float *loss, float *dx, const float *x, const int *label, int rows, int columns,
                                  float scale, int threads, sample_defect defect, cudaStream_t stream);
+/* Lets that kernel use so many bytes of dynamic shared memory. */
+cudaError_t sample_cross_entropy_shared(int bytes);
 /* sum[c] += sum of x[n][c][i] over n, i; square[c] += sum of squares. */
 cudaError_t sample_moments(float *sum, float *square, const float *x, int samples, int channels, int pixels,
                            sample_defect defect, cudaStream_t stream);

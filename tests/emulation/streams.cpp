@@ -73,6 +73,13 @@ static CUstream_st *any_that_can_step() {
     return ready.empty() ? nullptr : ready[chance(static_cast<unsigned>(ready.size()))];
 }
 
+static void step_any() {
+    CUstream_st *stream = any_that_can_step();
+    if (!stream) return;
+    OpenDevice open;
+    step(stream);
+}
+
 template <class Condition> static void run_until(Condition done) {
     if (done()) return;
     OpenDevice open;
@@ -111,9 +118,7 @@ cudaError_t queue_operation(CUstream_st *stream, Operation operation) {
         run_until([stream] { return stream->queue.empty(); });
         if (stream == &default_stream) acquire(stream->done);
     } else if (settings().stream_order == StreamOrder::random) {
-        OpenDevice open;
-        for (unsigned steps = chance(4); steps; steps--)
-            if (CUstream_st *other = any_that_can_step()) step(other);
+        for (unsigned steps = chance(4); steps; steps--) step_any();
     }
     return cudaSuccess;
 }
@@ -194,8 +199,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     CUstream_st *stream = stream_of(handle);
     if (call.error) return call.end(call.error);
     if (!stream->queue.empty()) {
-        OpenDevice open;
-        if (CUstream_st *other = any_that_can_step()) step(other);
+        step_any();
         return cudaErrorNotReady;
     }
     acquire(stream->done);
@@ -271,8 +275,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     }
     if (call.error || !event->signal) return call.end(call.error);
     if (!event->signal->done) {
-        OpenDevice open;
-        if (CUstream_st *other = any_that_can_step()) step(other);
+        step_any();
         return cudaErrorNotReady;
     }
     acquire(event->signal->order);

@@ -2,7 +2,9 @@
  * what tests ask of it (failing calls, a small or broken device) happens. That it reports defects: planted_defects.cpp. */
 #include "sample.h"
 
+#include <cuda.h>
 #include <cuda_fp16.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -342,6 +344,40 @@ static void launches_that_a_device_cannot_do_are_refused(void **) {
     assert_int_equal(error, cudaErrorInvalidValue); /* more than 48 KiB was not asked for */
 }
 
+static void a_kernel_may_ask_for_more_shared_memory(void **) {
+    const int columns = 13000;
+    Stream stream;
+    DeviceArray<float> x(some_numbers(columns, 1)), dx(columns), loss(1);
+    DeviceArray<int> label(std::vector<int>(1, 0));
+    assert_int_equal(sample_cross_entropy_shared(228 << 10), cudaErrorInvalidValue);
+    MUST(sample_cross_entropy_shared(64 << 10));
+    MUST(sample_cross_entropy(loss.data, dx.data, x.data, label.data, 1, columns, 1, 32, SAMPLE_CORRECT, stream));
+    stream.finish();
+    MUST(sample_cross_entropy_shared(48 << 10));
+}
+
+static void the_driver_is_what_the_environment_says(void **) {
+    void *driver = dlopen(EMU_DRIVER, RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(driver);
+    auto init = reinterpret_cast<decltype(&cuInit)>(dlsym(driver, "cuInit"));
+    auto version = reinterpret_cast<decltype(&cuDriverGetVersion)>(dlsym(driver, "cuDriverGetVersion"));
+    auto count = reinterpret_cast<decltype(&cuDeviceGetCount)>(dlsym(driver, "cuDeviceGetCount"));
+    int found;
+    assert_int_equal(init(0), CUDA_SUCCESS);
+    assert_int_equal(version(&found), CUDA_SUCCESS);
+    assert_int_equal(found, CUDA_VERSION);
+    assert_int_equal(count(&found), CUDA_SUCCESS);
+    assert_int_equal(found, 1);
+    setenv("TALWEG_EMU_DRIVER", "11080", 1);
+    setenv("TALWEG_EMU_DEVICES", "0", 1);
+    assert_int_equal(version(&found), CUDA_SUCCESS);
+    assert_int_equal(found, 11080);
+    assert_int_equal(init(0), CUDA_ERROR_NO_DEVICE);
+    unsetenv("TALWEG_EMU_DRIVER");
+    unsetenv("TALWEG_EMU_DEVICES");
+    dlclose(driver);
+}
+
 /* A small run with everything in it; every error is passed on and everything given back. */
 static cudaError_t small_run(void) {
     void *device = nullptr, *host = nullptr;
@@ -431,6 +467,8 @@ int main(void) {
         EMU_TEST(a_device_pointer_is_known),
         EMU_TEST(the_device_is_what_a_test_makes_it),
         EMU_TEST(launches_that_a_device_cannot_do_are_refused),
+        EMU_TEST(a_kernel_may_ask_for_more_shared_memory),
+        EMU_TEST(the_driver_is_what_the_environment_says),
         EMU_TEST(any_call_can_be_made_to_fail),
         EMU_TEST(a_broken_device_stays_broken),
     };

@@ -37,7 +37,8 @@ static void check_all(const Conversions &type) {
         uint32_t exact = static_cast<uint32_t>(emu::to_bits(value));
         uint32_t next = static_cast<uint32_t>(emu::to_bits(type.expected_to(static_cast<uint16_t>(bits + 1))));
         uint32_t tie = exact + (next - exact) / 2;
-        for (uint32_t beside : {exact + 1, exact - 1, tie - 1, tie, tie + 1}) check(type, emu::from_bits<float>(beside));
+        for (uint32_t beside : {exact + 1, exact - 1, tie - 1, tie, tie + 1})
+            check(type, emu::from_bits<float>(beside));
     }
 }
 

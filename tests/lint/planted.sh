@@ -56,6 +56,7 @@ try() { # passes|fails, check, file, text to plant in it
 
 try passes size
 try fails  size src/ops/long.c "$(printf '%0501d' 0 | sed 's/0/int x;\\n/g')"
+try fails  size tests/long.cpp "$(printf '%0501d' 0 | sed 's/0/int x;\\n/g')"
 try passes size src/base/base.h 'int x;'
 try fails  size src/ops/zero.c 'int x;'
 

@@ -22,5 +22,5 @@ while IFS= read -r file; do
         failures=1
     fi
     seen[$name]=$file
-done < <(find include src kernels tests examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
+done < <(find include src kernels tests examples -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort)
 exit $failures

@@ -8,5 +8,7 @@
 const twk_entry *twi_cuda_find_entry(const char *kernel);
 /* cudaErrorNoKernelImageForDevice if no kernel was built for the current device. kernels/probe.cu */
 cudaError_t twk_probe(void);
+/* out[i] = in[i] for count elements of f16 or, else, bf16. kernels/widen.cu */
+cudaError_t twk_widen(float *out, const void *in, int bf16, int64_t count, cudaStream_t stream);
 
 #endif

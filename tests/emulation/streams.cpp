@@ -11,6 +11,7 @@ namespace emu {
 
 static std::vector<CUstream_st *> streams;
 static CUstream_st default_stream;
+static unsigned pace; /* most steps at a call; chance picks another whenever the host has waited, 0 among them */
 
 CUstream_st *stream_of(cudaStream_t stream) {
     if (!stream || stream == cudaStreamLegacy) return &default_stream;
@@ -88,6 +89,7 @@ template <class Condition> static void run_until(Condition done) {
         if (!stream) emu_misuse("streams wait for one another, or for an event that was never recorded");
         step(stream);
     }
+    pace = chance(4);
 }
 
 void finish_stream(CUstream_st *stream) {
@@ -118,7 +120,7 @@ cudaError_t queue_operation(CUstream_st *stream, Operation operation) {
         run_until([stream] { return stream->queue.empty(); });
         if (stream == &default_stream) acquire(stream->done);
     } else if (settings().stream_order == StreamOrder::random) {
-        for (unsigned steps = chance(4); steps; steps--) step_any();
+        for (unsigned steps = chance(pace + 1); steps; steps--) step_any();
     }
     return cudaSuccess;
 }

@@ -114,7 +114,7 @@ static void operations_of_warps_and_blocks(void **) {
 
 static void what_an_event_orders_is_ordered(void **) {
     const size_t count = 1024, bytes = count * sizeof(float);
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < 40; round++) {
         Stream first, second;
         cudaEvent_t event;
         float *host;

@@ -6,9 +6,13 @@
 #include "step.h"
 #include <talweg/device.h>
 
+/* Most runs that any back end lets be in flight. */
+enum { TWI_IN_FLIGHT_MAX = 4 };
+
 typedef struct twi_backend {
     const char *name; /* "cpu" */
     bool host_memory; /* device memory is the host's own: it may be written and read in place, and host arrays may be borrowed */
+    int in_flight;    /* runs that may be queued before the oldest is waited for; 1: they are over when run returns */
     bool chunked;     /* runs segments chunk by chunk on workers; otherwise such steps are segments of their own */
 
     /* Device of a context. close(NULL) is fine. */
@@ -25,9 +29,19 @@ typedef struct twi_backend {
     void (*put)(tw_context *context, void *memory);
     /* What get holds; NULL: it is part of the context's own memory. */
     tw_memory_stats (*get_memory)(const tw_context *context);
-    /* Host <-> device, done when it returns. */
+    /* Host to device: what is run later sees it, and the host's memory may be reused when it returns. */
     tw_status (*copy_in)(tw_context *context, void *device, const void *host, size_t bytes);
+    /* Device to host, behind all that was run so far; done when it returns. */
     tw_status (*copy_out)(tw_context *context, void *host, const void *device, size_t bytes);
+
+    /* Host memory that fetch may write to. put_host(NULL) is fine. */
+    tw_status (*get_host)(tw_context *context, void **out, size_t bytes, const char *what);
+    void (*put_host)(tw_context *context, void *memory);
+    /* Device to such memory, behind what was run so far; done when a mark made later is waited for. */
+    tw_status (*fetch)(tw_context *context, void *host, const void *device, size_t bytes);
+    /* Makes mark 0 .. TWI_IN_FLIGHT_MAX stand behind all that was asked for so far; waits for one. */
+    tw_status (*mark)(tw_context *context, int mark);
+    tw_status (*wait)(tw_context *context, int mark);
 
     /* Picks an implementation of a step for chunks of `main` samples and, if not NULL, one shorter chunk `tail`. The calls hold
      * shapes, no data. Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is none. */

@@ -86,17 +86,18 @@ typedef struct twi_resident_view {
     uint64_t position;     /* in order: the first sample of this run. All that advances from run to run, by the batch */
 } twi_resident_view;
 
-/* The scalars of a run. They live in device memory; steps read and advance them. */
+/* The scalars of a run. They live in device memory. What the host knows before a run comes first and is sent with it; what
+ * follows steps advance themselves, and the host learns when the run is over. */
 typedef struct twi_control {
     uint64_t seed;
     uint64_t attempt;     /* the run or window under way, committed or not: data and random streams */
-    uint64_t update;      /* advances only when the update is committed: schedule, Adam */
-    double learning_rate; /* of the update under way */
     uint64_t constants;   /* changes whenever parameters did, or workspace may have been overwritten; 0: no promise */
     double loss_scale;    /* one over the loss weight of the whole accumulation window */
     uint64_t micro;       /* which batch of its window the run is, from 0 */
     int64_t window_sample; /* samples of the window before this batch */
     twi_resident_view resident; /* of programs that gather their own batches */
+    uint64_t update;      /* advances only when the update is committed: schedule, Adam */
+    double learning_rate; /* of the update under way */
     twi_fault fault;
 } twi_control;
 

@@ -106,7 +106,8 @@ static tw_status add_mask(tw_program *program, int like, int *index) {
 /* Does anybody ask for the sign of a value? Without a backward nobody does, and no mask is made. */
 static bool sign_is_read(const tw_program *program, const twi_pattern *pattern, int value) {
     for (int i = 0; i < program->step_count; i++)
-        if (is_kernel(&program->step[i], pattern->sign_reader) && program->step[i].operand[pattern->sign_operand] == value)
+        if (is_kernel(&program->step[i], pattern->sign_reader) &&
+            program->step[i].operand[pattern->sign_operand] == value)
             return true;
     return false;
 }

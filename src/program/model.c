@@ -23,6 +23,7 @@ void tw_model_destroy(tw_model *model) {
     tw_context *context = model->context;
     context->backend->put(context, model->arena);
     context->backend->put(context, model->scratch);
+    twi_flights_free(&model->flights, context);
     twi_store_free(&model->store);
     twi_graph_free(&model->graph);
     twi_put(context->memory, model->dump);

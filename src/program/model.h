@@ -2,6 +2,7 @@
 #ifndef TWI_PROGRAM_MODEL_H
 #define TWI_PROGRAM_MODEL_H
 
+#include "flight.h"
 #include "graph/graph.h"
 #include "store.h"
 #include <talweg/data.h>
@@ -32,6 +33,7 @@ struct tw_model {
     uint64_t arena_turns;           /* how often that changed */
     tw_program *programs;           /* linked through tw_program.next; rebound when the arena grows */
     bool update_due;                /* the gradients wait for an update */
+    twi_flights flights;            /* runs that were launched and have not landed */
     twi_window window;              /* under way, or the last one */
     char *dump;
     /* What evaluating its input and reading its output takes: set and read by src/io/recipe.c. */

@@ -121,6 +121,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(twi_pass_memory_plan(program));
     if (twi_program_context(program)->plans_only) return TW_OK;
     TWI_TRY(get_staging(program));
+    TWI_TRY(twi_program_plan_row(program, options));
     return share_arena(program);
 }
 
@@ -200,8 +201,9 @@ void tw_program_destroy(tw_program *program) {
         program->blocks = next;
     }
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
-    void *const owned[] = {program->buffer,          program->step, program->segment, program->value_buffer,
-                           program->gradient_buffer, program->loss, program->fed,     program->staging};
+    void *const owned[] = {
+        program->buffer, program->step, program->segment, program->value_buffer, program->gradient_buffer,
+        program->loss,   program->fed,  program->staging, program->row};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
     twi_put(memory, program);
 }

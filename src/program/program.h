@@ -56,6 +56,11 @@ typedef struct twi_sample_kind {
     int channels, height, width;
 } twi_sample_kind;
 
+typedef struct twi_row_entry {
+    int buffer;
+    size_t offset; /* in a row of results */
+} twi_row_entry;
+
 enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
 
 struct tw_program {
@@ -85,6 +90,8 @@ struct tw_program {
     twi_plan plan;
     void *prepared;
     void *staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
+    twi_row_entry *row; /* what is fetched behind a run: the losses in their order, then outputs of integers */
+    int row_count;
     bool *fed; /* per graph value: an input that lies in the arena */
     bool ran;  /* since the arena is this program's */
     double loss_value;
@@ -138,6 +145,8 @@ tw_status twi_lower_gather(tw_program *program, int images, int labels);
 tw_status twi_source_check(const tw_program *program, const char *function);
 /* Where the run's samples are, and the position moves on. What advances in device memory with steps captured once is this. */
 void twi_source_take(tw_program *program, twi_control *control);
+/* The next run takes its samples from that position of the order on. */
+void twi_source_resume(const tw_program *program, uint64_t position);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
 /* lower_update.c: steps that sum gradients over a window and raise a fault where one is not finite, and those of the update. */
@@ -154,6 +163,25 @@ tw_status twi_window_admit_update(const tw_program *program);
 twi_window twi_window_of(const tw_program *program);
 /* Counts what a run of the program added to the open window, if one is. */
 void twi_window_count(const tw_program *program, tw_status status);
+
+/* ---- runs: run.c, flight.c, fault_text.c ---- */
+
+/* The arena now holds this program's values, and no longer another's. */
+void twi_program_take_arena(tw_program *program);
+/* Errors: STATE on a context that only plans. */
+tw_status twi_program_check_runs(const tw_program *program, const char *function);
+/* What a row of the program's results holds; makes rows long enough. */
+tw_status twi_program_plan_row(tw_program *program, const tw_program_options *options);
+/* A whole run, as tw_program_run, that is not waited for: at most backend->in_flight are, and no window is open. */
+tw_status twi_program_launch(tw_program *program);
+/* Waits for the oldest run in flight; its failure is that of the run, and those behind it are dropped, having changed nothing. */
+tw_status twi_program_land(tw_model *model, twi_landed *out);
+/* Waits for all runs in flight, whose results nobody wants any more. */
+void twi_program_land_all(tw_model *model);
+/* A loss or an output of integers, in the program's own order. */
+tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void *values);
+/* The failure that a fault word stands for. */
+tw_status twi_program_explain_fault(const tw_program *program, const twi_control *control);
 
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data);

@@ -127,6 +127,10 @@ void twi_source_take(tw_program *program, twi_control *control) {
     resident->view.position += (uint64_t)program->batch;
 }
 
+void twi_source_resume(const tw_program *program, uint64_t position) {
+    if (program->source.resident) program->source.resident->view.position = position;
+}
+
 /* ---- from one resident set to another ---- */
 
 bool twi_program_gathers_as(const tw_program *program, const tw_source_options *source) {

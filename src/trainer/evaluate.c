@@ -1,19 +1,29 @@
 /* Measuring a model on a data set, predicted classes, the confusion matrix. None of it changes the model. */
-#include "trainer.h"
+#include "pipeline.h"
 
 #include <string.h>
 
 enum { TOP = 5 };
 
 /* Ranks begin at 0. (Rows with not-a-number never get here: their loss fails the run.) */
+static void count_ranks(twi_tally *tally, const int32_t *rank, int count, double loss) {
+    for (int i = 0; i < count; i++) {
+        tally->top1 += rank[i] == 0;
+        tally->top5 += rank[i] < TOP;
+    }
+    tally->loss += loss * count;
+    tally->samples += count;
+}
+
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed) {
     TWI_TRY(tw_program_read(fed->program, trainer->rank, trainer->results, fed->count));
-    for (int i = 0; i < fed->count; i++) {
-        tally->top1 += trainer->results[i] == 0;
-        tally->top5 += trainer->results[i] < TOP;
-    }
-    tally->loss += tw_program_get_loss(fed->program) * fed->count;
-    tally->samples += fed->count;
+    count_ranks(tally, trainer->results, fed->count, tw_program_get_loss(fed->program));
+    return TW_OK;
+}
+
+tw_status twi_tally_add_landed(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed, const twi_landed *landed) {
+    TWI_TRY(twi_landed_read(landed, trainer->rank, trainer->results));
+    count_ranks(tally, trainer->results, fed->count, landed->loss);
     return TW_OK;
 }
 
@@ -26,39 +36,56 @@ tw_metrics twi_tally_metrics(const twi_tally *tally) {
 
 /* ---- passes over a data set ---- */
 
-static tw_status run_batch(const twi_fed *fed) {
-    tw_status status = tw_program_run(fed->program);
-    return status ? twi_fail_within(status, "samples %lld .. %lld", (long long)fed->first,
-                                    (long long)fed->first + fed->count - 1)
-                  : TW_OK;
+/* The next batch of a pass, which nothing keeps from running ahead. */
+static tw_status next_batch(twi_pipeline *pipeline, twi_fed *fed, twi_landed *landed) {
+    tw_status status = twi_pipeline_next(pipeline, INT64_MAX, fed, landed);
+    return status && fed->program ? twi_fail_within(status, "samples %lld .. %lld", (long long)fed->first,
+                                                    (long long)fed->first + fed->count - 1)
+                                  : status;
 }
 
-tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
-    tw_trainer *trainer = feed->trainer;
+static tw_status measure(twi_pipeline *pipeline, bool stoppable, tw_metrics *out) {
+    tw_trainer *trainer = pipeline->feed->trainer;
     twi_tally tally = {0};
-    *out = (tw_metrics){0};
-    TWI_TRY(twi_feed_start(feed, 0, 0));
     for (;;) {
         twi_fed fed;
+        twi_landed landed;
         if (stoppable && atomic_load(&trainer->stop)) return TW_OK;
-        TWI_TRY(twi_feed_next(feed, &fed));
+        TWI_TRY(next_batch(pipeline, &fed, &landed));
         if (!fed.program) break;
-        TWI_TRY(run_batch(&fed));
-        TWI_TRY(twi_tally_add(&tally, trainer, &fed));
+        TWI_TRY(twi_tally_add_landed(&tally, trainer, &fed, &landed));
     }
     *out = twi_tally_metrics(&tally);
     return TW_OK;
 }
 
-static tw_status predict_all(twi_feed *feed, int32_t *classes) {
+tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
+    twi_pipeline pipeline;
+    *out = (tw_metrics){0};
     TWI_TRY(twi_feed_start(feed, 0, 0));
+    twi_pipeline_open(&pipeline, feed);
+    tw_status status = measure(&pipeline, stoppable, out);
+    twi_pipeline_close(&pipeline);
+    return status;
+}
+
+static tw_status read_classes(twi_pipeline *pipeline, int32_t *classes) {
     for (;;) {
         twi_fed fed;
-        TWI_TRY(twi_feed_next(feed, &fed));
+        twi_landed landed;
+        TWI_TRY(next_batch(pipeline, &fed, &landed));
         if (!fed.program) return TW_OK;
-        TWI_TRY(run_batch(&fed));
-        TWI_TRY(tw_program_read(fed.program, feed->trainer->argmax, classes + fed.first, fed.count));
+        TWI_TRY(twi_landed_read(&landed, pipeline->feed->trainer->argmax, classes + fed.first));
     }
+}
+
+static tw_status predict_all(twi_feed *feed, int32_t *classes) {
+    twi_pipeline pipeline;
+    TWI_TRY(twi_feed_start(feed, 0, 0));
+    twi_pipeline_open(&pipeline, feed);
+    tw_status status = read_classes(&pipeline, classes);
+    twi_pipeline_close(&pipeline);
+    return status;
 }
 
 /* ---- the public calls ---- */

@@ -2,8 +2,8 @@
  * from then on nothing is allocated, but for the history of a very long fit, which grows between epochs. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "data/dataset.h"
+#include "pipeline.h"
 #include "program/model.h"
-#include "trainer.h"
 
 #include <limits.h>
 #include <math.h>
@@ -23,8 +23,9 @@ typedef struct spent {
 
 typedef struct fit {
     tw_trainer *trainer;
-    twi_position *at;     /* the trainer's */
-    twi_feed train, test; /* test is closed if there is no test set */
+    twi_position *at;      /* the trainer's */
+    twi_feed train, test;  /* test is closed if there is no test set */
+    twi_pipeline pipeline; /* of this epoch's training */
     tw_progress progress;
     twi_tally tally; /* of this epoch */
     double began, epoch_began;
@@ -125,9 +126,24 @@ static tw_status run_in_window(fit *f, const twi_fed *fed) {
     return settled(f, step + 1) ? tw_program_run_update(fed->program) : TW_OK;
 }
 
-static tw_status step(fit *f, const twi_fed *fed) {
-    TWI_TRY(accumulates(f) ? run_in_window(f, fed) : tw_program_run(fed->program));
+/* Batches that may be on their way at once: none beyond the update that a checkpoint is due after. */
+static int64_t ahead(const fit *f) {
+    const int64_t every = f->trainer->options.checkpoint_every;
+    if (f->stopping) return 0;
+    return every ? every - (int64_t)(tw_model_get_updates(f->trainer->model) % (uint64_t)every) : INT64_MAX;
+}
+
+static tw_status next_in_window(fit *f, twi_fed *fed) {
+    TWI_TRY(twi_feed_next(&f->train, fed));
+    if (!fed->program) return TW_OK;
+    TWI_TRY(run_in_window(f, fed));
     return twi_tally_add(&f->tally, f->trainer, fed);
+}
+
+static tw_status next_ahead(fit *f, twi_fed *fed) {
+    twi_landed landed;
+    TWI_TRY(twi_pipeline_next(&f->pipeline, ahead(f), fed, &landed));
+    return fed->program ? twi_tally_add_landed(&f->tally, f->trainer, fed, &landed) : TW_OK;
 }
 
 static void count_step(fit *f, int samples, double began) {
@@ -147,28 +163,34 @@ static void note_position(fit *f) {
     f->at->elapsed = now() - f->epoch_began;
 }
 
-static tw_status train_epoch(fit *f) {
+static tw_status train_batches(fit *f) {
     tw_progress *p = &f->progress;
-    p->step = f->at->step;
-    f->tally = f->at->tally;
-    f->epoch = (spent){f->at->training, f->tally.samples};
-    TWI_TRY(twi_feed_start(&f->train, p->epoch, p->step));
     double began = now();
-    while (!f->stopping) {
+    while (!f->stopping || f->pipeline.count) { /* what is on its way when a stop is asked for is part of the epoch */
         twi_fed fed;
-        tw_status status = twi_feed_next(&f->train, &fed);
-        if (status == TW_OK && !fed.program) break;
-        if (status == TW_OK) status = step(f, &fed);
+        tw_status status = accumulates(f) ? next_in_window(f, &fed) : next_ahead(f, &fed);
         if (status) return twi_fail_within(status, "epoch %d, step %lld", p->epoch + 1, (long long)p->step + 1);
+        if (!fed.program) break;
         const double done = now();
         count_step(f, fed.count, began);
         began = done; /* so that the callback's time counts, with the next step */
         if (!settled(f, p->step)) continue;
         note_position(f);
         report(f, f->trainer->options.on_step, p->epoch);
-        if (keep_due(f)) TWI_TRY(keep(f));
+        if (!f->pipeline.count && keep_due(f)) TWI_TRY(keep(f));
     }
     return TW_OK;
+}
+
+static tw_status train_epoch(fit *f) {
+    f->progress.step = f->at->step;
+    f->tally = f->at->tally;
+    f->epoch = (spent){f->at->training, f->tally.samples};
+    TWI_TRY(twi_feed_start(&f->train, f->progress.epoch, f->progress.step));
+    twi_pipeline_open(&f->pipeline, &f->train);
+    tw_status status = train_batches(f);
+    twi_pipeline_close(&f->pipeline);
+    return status;
 }
 
 static tw_status evaluate_epoch(fit *f) {

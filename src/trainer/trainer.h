@@ -134,6 +134,8 @@ void twi_feed_close(twi_feed *feed);
 
 /* Adds what a run of a training or evaluation program found. */
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed);
+struct twi_landed;
+tw_status twi_tally_add_landed(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed, const struct twi_landed *landed);
 tw_metrics twi_tally_metrics(const twi_tally *tally);
 /* Runs a whole data set through evaluation programs. If `stoppable`, breaks off where a stop is asked for, and *out has
  * no samples. */

@@ -77,6 +77,12 @@ static tw_status cpu_copy(tw_context *context, void *to, const void *from, size_
     return TW_OK;
 }
 
+/* A run is over when run returns: there is nothing to wait for. */
+static tw_status cpu_mark(tw_context *context, int mark) {
+    (void)context, (void)mark;
+    return TW_OK;
+}
+
 /* ---- implementations ---- */
 
 /* Programs of the checks in double run on the specification. */
@@ -153,6 +159,7 @@ static int64_t cpu_chunk_multiple(tw_context *context, const twi_kernel *kernel,
 const twi_backend twi_backend_cpu = {
     .name = "cpu",
     .host_memory = true,
+    .in_flight = 1,
     .chunked = true,
     .open = cpu_open,
     .close = cpu_close,
@@ -162,6 +169,11 @@ const twi_backend twi_backend_cpu = {
     .put = cpu_put,
     .copy_in = cpu_copy,
     .copy_out = cpu_copy,
+    .get_host = cpu_get,
+    .put_host = cpu_put,
+    .fetch = cpu_copy,
+    .mark = cpu_mark,
+    .wait = cpu_mark,
     .choose = cpu_choose,
     .release = cpu_release,
     .chunk_multiple = cpu_chunk_multiple,

@@ -1,0 +1,212 @@
+/* Feeding a program and reading it: between the host's logical order and a buffer's own. Allocates nothing. */
+#include "program.h"
+#include "base/half.h"
+
+#include <string.h>
+
+static tw_status check_ran(const tw_program *program, const char *function) {
+    if (program->model->arena_user == program && program->ran) return TW_OK;
+    return TWI_FAIL(
+        TW_ERROR_STATE,
+        "%s: there is nothing to read: the program has not run yet, or another program of the model was fed "
+        "or run since (programs of a model share memory); feed and run it again",
+        function);
+}
+
+/* A copy between the host's logical order and a buffer's own. */
+typedef struct walk {
+    const twi_buffer *buffer;
+    const char *host_in; /* feeding */
+    tw_dtype dtype;
+    void *host_out; /* reading */
+    void *memory;   /* the device's, or what goes there or came from there */
+    size_t real_size;
+} walk;
+
+static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_ACC; }
+
+/* Feeds `count` elements from logical position i on to memory position `at`, `step` apart. */
+static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
+    const char *from = w->host_in + (size_t)i * tw_dtype_size(w->dtype);
+    if (w->dtype == TW_F32 && w->real_size == sizeof(float)) {
+        for (int64_t k = 0; k < count; k++) ((float *)w->memory)[at + k * step] = ((const float *)from)[k];
+        return;
+    }
+    for (int64_t k = 0; k < count; k++, from += tw_dtype_size(w->dtype)) {
+        float value;
+        if (!is_real(w->buffer->store)) {
+            twi_convert((int32_t *)w->memory + at + k * step, TW_I32, from, w->dtype, 1);
+            continue;
+        }
+        twi_convert(&value, TW_F32, from, w->dtype, 1);
+        if (w->real_size == sizeof(double))
+            ((double *)w->memory)[at + k * step] = value;
+        else
+            ((float *)w->memory)[at + k * step] = value;
+    }
+}
+
+static void read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
+    for (int64_t k = 0; k < count; k++, at += step) {
+        if (!is_real(w->buffer->store))
+            ((int32_t *)w->host_out)[i + k] = ((const int32_t *)w->memory)[at];
+        else if (w->real_size == sizeof(double))
+            ((float *)w->host_out)[i + k] = (float)((const double *)w->memory)[at];
+        else
+            ((float *)w->host_out)[i + k] = ((const float *)w->memory)[at];
+    }
+}
+
+typedef void (*row_fn)(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count);
+
+/* Every run of elements along the last axis, in logical order. */
+static void each_row(const walk *w, row_fn visit) {
+    const twi_shape *shape = &w->buffer->shape;
+    const int64_t *stride = w->buffer->stride;
+    int64_t position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
+    int last = shape->rank - 1;
+    int64_t row = last >= 0 ? shape->dim[last] : 1;
+    for (int64_t i = 0; i < count; i += row) {
+        visit(w, at, last >= 0 ? stride[last] : 1, i, row);
+        for (int axis = last - 1; axis >= 0; axis--) {
+            at += stride[axis];
+            if (++position[axis] < shape->dim[axis]) break;
+            at -= position[axis] * stride[axis];
+            position[axis] = 0;
+        }
+    }
+}
+
+/* Buffer of a value in this program, or an error. */
+static tw_status locate(const tw_program *program, const tw_value *value, const int *table, const void *host,
+                        int64_t count, const char *function, const twi_buffer **out) {
+    if (!program || !value || !host) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: program, value or data is NULL", function);
+    if (!twi_graph_owns(&program->model->graph, value))
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' belongs to another model", function, value->name);
+    if (value->id >= program->value_count || table[value->id] < 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: this program does not use '%s'; name it in the program's options",
+                        function, value->name);
+    *out = &program->buffer[table[value->id]];
+    int64_t own = twi_shape_count(&(*out)->shape);
+    if (own != count) {
+        char shape[TWI_SHAPE_TEXT];
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' is %s, %lld elements, got %lld", function, value->name,
+                        twi_shape_text(&(*out)->shape, shape), (long long)own, (long long)count);
+    }
+    return TW_OK;
+}
+
+static tw_status check_labels(const tw_value *value, const int64_t *labels, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (labels[i] < INT32_MIN || labels[i] > INT32_MAX)
+            return TWI_FAIL(TW_ERROR_LABEL, "tw_program_write: '%s': label %lld of sample %lld is no class index",
+                            value->name, (long long)labels[i], (long long)i);
+    return TW_OK;
+}
+
+tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
+                           int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, "tw_program_write", &buffer));
+    if (value->kind != TWI_VALUE_INPUT)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
+    if (twi_program_gathers(program, value))
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "tw_program_write: '%s' is gathered from the program's source, not fed; make a program without "
+                        "one to feed it",
+                        value->name);
+    TWI_TRY(twi_program_check_runs(program, "tw_program_write"));
+    bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
+         fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
+    if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name,
+                        is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
+    if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
+    twi_program_take_arena(program);
+    program->fed[value->id] = true;
+    void *device = twi_program_address(program, (int)(buffer - program->buffer));
+    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .real_size = program->model->store.real_size};
+    bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
+                ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
+    tw_context *context = twi_program_context(program);
+    if (same) return context->backend->copy_in(context, device, data, buffer->bytes);
+    w.memory = program->staging ? program->staging : device;
+    each_row(&w, feed_row);
+    return program->staging ? context->backend->copy_in(context, device, program->staging, buffer->bytes) : TW_OK;
+}
+
+tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
+    tw_context *context = twi_program_context(program);
+    int buffer = program->value_buffer[value->id];
+    TWI_TRY(twi_program_check_runs(program, "feed"));
+    twi_program_take_arena(program);
+    program->fed[value->id] = true;
+    return buffer < 0 ? TW_OK
+                      : context->backend->copy_in(context, twi_program_address(program, buffer), data,
+                                                  program->buffer[buffer].bytes);
+}
+
+/* A parameter's gradient is what the update takes: the sum over the window, where there is one. */
+static void *address_to_read(const tw_program *program, const twi_buffer *buffer) {
+    if (program->accumulate && buffer->source == TWI_SOURCE_GRADIENT)
+        return twi_store_at(&program->model->store, program->model->store.gradient_sums, buffer->parameter);
+    return twi_program_address(program, (int)(buffer - program->buffer));
+}
+
+static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
+    void *device = address_to_read(program, buffer);
+    walk w = {.buffer = buffer, .host_out = values, .real_size = program->model->store.real_size};
+    bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
+                (!is_real(buffer->store) || w.real_size == sizeof(float));
+    tw_context *context = twi_program_context(program);
+    if (same) return context->backend->copy_out(context, values, device, buffer->bytes);
+    if (program->staging) TWI_TRY(context->backend->copy_out(context, program->staging, device, buffer->bytes));
+    w.memory = program->staging ? program->staging : device;
+    each_row(&w, read_row);
+    return TW_OK;
+}
+
+tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, values, count, "tw_program_read", &buffer));
+    if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read: '%s' is not kept; name it in the program's outputs",
+                        value->name);
+    TWI_TRY(check_ran(program, "tw_program_read"));
+    return read_buffer(program, buffer, values);
+}
+
+tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, values, count, "tw_program_read_gradient",
+                   &buffer));
+    if (!program->buffer[twi_program_root(program, (int)(buffer - program->buffer))].pinned)
+        return TWI_FAIL(
+            TW_ERROR_ARGUMENT,
+            "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients",
+            value->name);
+    TWI_TRY(check_ran(program, "tw_program_read_gradient"));
+    return read_buffer(program, buffer, values);
+}
+
+tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count) {
+    if (!program || !name)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: program or name is NULL");
+    const tw_value *value = tw_model_find(program->model, name); /* aliases too */
+    if (!value || value->kind != TWI_VALUE_PARAMETER)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
+    if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)
+        return TWI_FAIL(TW_ERROR_STATE,
+                        "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss "
+                        "depends on it)",
+                        name);
+    const twi_buffer *buffer;
+    TWI_TRY(
+        locate(program, value, program->gradient_buffer, values, count, "tw_program_read_parameter_gradient", &buffer));
+    if (program->model->gradients_by != program)
+        return TWI_FAIL(
+            TW_ERROR_STATE,
+            "tw_program_read_parameter_gradient: '%s': the program has not run yet, or another one trained since",
+            name);
+    return read_buffer(program, buffer, values);
+}

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include "check_device.h"
 #include <talweg/base.h>
 
 #define CHECK_OK(call)                                                                             \

@@ -14,7 +14,7 @@ typedef struct net {
 } net;
 
 static inline void open_net(net *n, tw_value *(*build)(tw_model *, tw_value *), int channels, int side) {
-    CHECK_OK(tw_context_create(&n->context, "cpu", TW_OPTIONS(context, .threads = 2)));
+    CHECK_OK(tw_context_create(&n->context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 2)));
     CHECK_OK(tw_model_create(&n->model, n->context));
     n->x = tw_input(n->model, channels, side, side);
     n->labels = tw_input_labels(n->model, NULL);

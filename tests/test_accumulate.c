@@ -287,7 +287,7 @@ static void any_number_of_threads(void **state) {
     size_t count;
     for (int way = 0; way < 2; way++) {
         tw_context *context;
-        CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 1 + way)));
+        CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 1 + way)));
         subject s = open_subject(context, with_batch_norm, PIXELS);
         for (int i = 0; i < 3; i++) {
             make_samples(&s, i * 41, 41, CLASSES);

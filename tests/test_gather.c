@@ -148,7 +148,7 @@ static void compare_all(const machine *m) {
     tw_context *context;
     assert_int_equal(setenv("TALWEG_CPU", m->isa, 1), 0);
     if (strcmp(m->isa, "specification") != 0 && strcmp(twi_cpu_isa_name(twi_cpu_isa()), m->isa) != 0) return;
-    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = m->threads)));
+    CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = m->threads)));
     context->registry = m->registry;
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         const sample *s = &samples[i];
@@ -353,7 +353,7 @@ static void test_sources_that_cannot_be(void **state) {
                    .normalization = {.channels = 2});
     tw_context *elsewhere;
     tw_resident *foreign;
-    CHECK_OK(tw_context_create(&elsewhere, "cpu", TW_OPTIONS(context, .threads = 1)));
+    CHECK_OK(tw_context_create(&elsewhere, check_device_or_cpu(), TW_OPTIONS(context, .threads = 1)));
     CHECK_OK(tw_resident_create(&foreign, elsewhere, TW_U8, image, 1, 2, 1, 1, &label));
     EXPECT_REFUSED(TW_ERROR_ARGUMENT, "another context", .resident = foreign, .images = x);
     tw_resident_destroy(foreign);

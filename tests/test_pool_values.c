@@ -2,6 +2,7 @@
  * maximum or was counted. Values by hand, confirmed by PyTorch 1.13. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 
+#include "check_device.h"
 #include "graph/graph.h"
 #include "program/model.h"
 #include <talweg/program.h>
@@ -107,7 +108,7 @@ static void check(tw_context *context, const pooling *p, int row) {
 static void published_values(void **state) {
     assert_int_equal(setenv("TALWEG_CPU", *state, 1), 0);
     tw_context *context;
-    ok(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 1)));
+    ok(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 1)));
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++) check(context, &poolings[i], (int)i);
     tw_context_destroy(context);
 }

@@ -87,7 +87,7 @@ static void test_any_number_of_threads(void **state) {
         outcome first = train(task_context, batches[b], false);
         for (int threads = 2; threads <= 4; threads++) {
             tw_context *context;
-            CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = threads)));
+            CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = threads)));
             outcome other = train(context, batches[b], false);
             assert_equal_to_the_bit(&first, &other);
             free(other.parameters);
@@ -204,7 +204,7 @@ static void *train_in_a_thread(void *argument) {
     tw_context *context;
     outcome *out = argument;
     out->parameters = NULL;
-    if (tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 2))) return NULL;
+    if (tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 2))) return NULL;
     for (int round = 0; round < 3; round++) {
         free(out->parameters);
         *out = train(context, 16, false);

@@ -66,7 +66,7 @@ typedef struct setup {
 
 static float *bytes_of(const setup *s, size_t *count) {
     tw_context *context;
-    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = s->threads)));
+    CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = s->threads)));
     tw_dataset *train = task_data(context, 201, 1), *test = task_data(context, 10, 99);
     tw_model *model = task_model(context, s->seed);
     tw_trainer *trainer = trainer_of(

@@ -62,7 +62,7 @@ static void follow(void **state) {
     tw_context *context;
     tw_model *model;
     tw_program *program;
-    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = t->threads)));
+    CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = t->threads)));
     CHECK_OK(tw_model_create(&model, context));
     tw_value *x = tw_input(model, t->channels, t->side, t->side), *y = tw_input_labels(model, NULL);
     tw_value *logits = t->net(model, x);

@@ -102,8 +102,8 @@ void case_graph_open(case_graph *graph, const case_setting *setting, const twi_o
     memset(graph, 0, sizeof *graph);
     graph->setting = setting;
     graph->builder = (twi_builder){graph, build_input, build_labels, build_parameter, build_buffer, build_node};
-    assert_int_equal(setenv("TALWEG_CPU", setting->isa, 1), 0);
-    CASE_DO(tw_context_create(&graph->context, "cpu", TW_OPTIONS(context, .threads = setting->threads)));
+    if (setting->isa) assert_int_equal(setenv("TALWEG_CPU", setting->isa, 1), 0);
+    CASE_DO(tw_context_create(&graph->context, setting->device ? setting->device : "cpu", TW_OPTIONS(context, .threads = setting->threads)));
     graph->context->registry = setting->registry;
     CASE_DO(tw_model_create(&graph->model, graph->context));
     graph->output = op->build_case(&graph->builder, c);

@@ -13,6 +13,7 @@ typedef struct case_setting {
     const char *isa;              /* what TALWEG_CPU says */
     int threads;
     bool fuse;
+    const char *device; /* NULL: "cpu" */
 } case_setting;
 
 enum { CASE_OPERANDS = 16 };

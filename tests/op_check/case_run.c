@@ -17,32 +17,62 @@
 
 /* ---- elements ---- */
 
-/* Memory that holds a value in some layout. */
+/* A value in some layout, in the device's own memory where the host may touch that, else in a copy. */
 typedef struct place {
+    tw_context *context;
+    void *device;
     char *address;
+    size_t bytes;
     twi_operand layout; /* shape and strides */
     size_t real_size;
 } place;
 
-static bool place_of_buffer(const tw_program *program, int index, place *out) {
+/* Fetches the value; place_close brings it back. */
+static void place_open(place *p, const tw_program *program, void *device, size_t bytes) {
+    p->context = program->model->context;
+    p->device = device;
+    p->address = device;
+    p->bytes = bytes;
+    p->real_size = program->model->store.real_size;
+    if (p->context->backend->host_memory) return;
+    p->address = malloc(bytes ? bytes : 1);
+    assert_non_null(p->address);
+    CASE_DO(p->context->backend->copy_out(p->context, p->address, device, bytes));
+}
+
+static void place_close(place *p, bool changed) {
+    if (p->context->backend->host_memory) return;
+    if (changed) CASE_DO(p->context->backend->copy_in(p->context, p->device, p->address, p->bytes));
+    free(p->address);
+}
+
+static bool open_buffer(const tw_program *program, int index, place *out) {
     if (index < 0) return false;
     const twi_buffer *buffer = &program->buffer[index];
-    out->address = twi_program_address(program, index);
     out->layout = (twi_operand){.shape = buffer->shape, .store = buffer->store};
     memcpy(out->layout.stride, buffer->stride, sizeof buffer->stride);
-    out->real_size = program->model->store.real_size;
+    place_open(out, program, twi_program_address(program, index), buffer->bytes);
     return true;
 }
 
 /* Where a given value is: fed values in the program, kept ones in the store. */
-static bool place_of_value(const tw_program *program, const tw_value *value, place *out) {
-    if (value->parameter < 0) return place_of_buffer(program, program->value_buffer[value->id], out);
+static bool open_value(const tw_program *program, const tw_value *value, place *out) {
+    if (value->parameter < 0) return open_buffer(program, program->value_buffer[value->id], out);
     const twi_store *store = &program->model->store;
-    out->address = twi_store_at(store, twi_store_values(store, value->parameter), value->parameter);
     out->layout = (twi_operand){.shape = value->shape, .store = TWI_ACC};
     twi_store_strides(&value->shape, out->layout.stride);
-    out->real_size = store->real_size;
+    place_open(out, program, twi_store_at(store, twi_store_values(store, value->parameter), value->parameter),
+               (size_t)twi_shape_count(&value->shape) * store->real_size);
     return true;
+}
+
+/* Fills the device's memory with not-a-number. */
+static void spoil(tw_context *context, void *memory, size_t bytes) {
+    void *filled = malloc(bytes ? bytes : 1);
+    assert_non_null(filled);
+    memset(filled, 0xff, bytes);
+    CASE_DO(context->backend->copy_in(context, memory, filled, bytes));
+    free(filled);
 }
 
 static int64_t offset_of(const place *p, int64_t index) {
@@ -117,22 +147,26 @@ void case_data_free(case_data *data) {
 
 void case_load(const case_graph *graph, tw_program *program, const case_data *data) {
     tw_model *model = graph->model;
-    memset(model->arena, 0xff, model->arena_bytes);
-    memset(model->scratch, 0xff, model->scratch_bytes);
+    spoil(model->context, model->arena, model->arena_bytes);
+    spoil(model->context, model->scratch, model->scratch_bytes);
     model->store.version++;
     model->arena_user = program; /* its inputs are put there below, past tw_program_write */
     memset(program->fed, true, (size_t)program->value_count * sizeof *program->fed);
     model->arena_turns++;
     for (int o = 0; o < graph->operand_count; o++) {
         place p;
-        if (!place_of_value(program, graph->operand[o].value, &p)) continue;
+        if (!open_value(program, graph->operand[o].value, &p)) continue;
         for (int64_t i = 0; i < graph->operand[o].count; i++) put(&p, i, data->values[o][i]);
+        place_close(&p, true);
     }
 }
 
 void case_set(const case_graph *graph, tw_program *program, int operand, int64_t index, double value) {
     place p;
-    if (place_of_value(program, graph->operand[operand].value, &p)) put(&p, index, value);
+    if (open_value(program, graph->operand[operand].value, &p)) {
+        put(&p, index, value);
+        place_close(&p, true);
+    }
     graph->model->store.version++;
 }
 
@@ -142,30 +176,34 @@ double case_run(const case_graph *graph, tw_program *program) {
     graph->model->store.attempts = 0;
     CASE_DO(tw_program_run(program));
     place p;
-    if (!program->train || !place_of_buffer(program, program->value_buffer[graph->loss->id], &p)) return 0;
-    return take(&p, 0);
+    if (!program->train || !open_buffer(program, program->value_buffer[graph->loss->id], &p)) return 0;
+    double loss = take(&p, 0);
+    place_close(&p, false);
+    return loss;
 }
 
-static void collect(case_results *results, const char *kind, const char *name, const place *p) {
+/* Takes a result out of an open place, and closes it. */
+static void collect(case_results *results, const char *kind, const char *name, place *p) {
     case_result *result = &results->result[results->count++];
     snprintf(result->what, sizeof result->what, "%s%s", kind, name);
     result->count = twi_shape_count(&p->layout.shape);
     result->values = new_values(result->count);
     for (int64_t i = 0; i < result->count; i++) result->values[i] = take(p, i);
+    place_close(p, false);
 }
 
 void case_collect(const case_graph *graph, tw_program *program, case_results *results) {
     place p;
     results->count = 0;
-    if (place_of_buffer(program, program->value_buffer[graph->output->id], &p)) collect(results, "output", "", &p);
+    if (open_buffer(program, program->value_buffer[graph->output->id], &p)) collect(results, "output", "", &p);
     if (!program->train) return;
     for (int o = 0; o < graph->operand_count; o++) {
         const tw_value *value = graph->operand[o].value;
         if (graph->operand[o].differentiated) {
-            if (!place_of_buffer(program, program->gradient_buffer[value->id], &p))
+            if (!open_buffer(program, program->gradient_buffer[value->id], &p))
                 fail_msg("'%s' has no gradient", value->name);
             collect(results, "gradient of ", value->name, &p);
-        } else if (value->kind == TWI_VALUE_BUFFER && place_of_value(program, value, &p)) {
+        } else if (value->kind == TWI_VALUE_BUFFER && open_value(program, value, &p)) {
             collect(results, "", value->name, &p);
         }
     }
@@ -179,8 +217,9 @@ void case_results_free(case_results *results) {
 double case_least(const tw_program *program, const tw_value *value) {
     place p;
     double least = INFINITY;
-    if (!place_of_buffer(program, program->value_buffer[value->id], &p)) return least;
+    if (!open_buffer(program, program->value_buffer[value->id], &p)) return least;
     for (int64_t i = 0, count = twi_shape_count(&p.layout.shape); i < count; i++)
         least = fmin(least, fabs(take(&p, i)));
+    place_close(&p, false);
     return least;
 }

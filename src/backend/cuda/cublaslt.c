@@ -80,7 +80,7 @@ static bool type_of(const twi_operand *operand, cudaDataType_t *out) {
 
 static const char *refuse(const product *p, const twi_call *call) {
     const int8_t matrices[] = {p->left, p->right, p->result};
-    cudaDataType_t type, left, right, result, bias;
+    cudaDataType_t type, left = CUDA_R_32F, right = CUDA_R_32F, result = CUDA_R_32F, bias = CUDA_R_32F;
     for (size_t i = 0; i < sizeof matrices; i++) {
         const twi_operand *o = &call->operand[matrices[i]];
         if (!type_of(o, &type)) return "an element type that cuBLASLt does not take";

@@ -11,6 +11,8 @@
 typedef struct twi_cuda_dnn twi_cuda_dnn;   /* cudnn.c: a handle, or the description of a device that is not here */
 typedef struct twi_cuda_blas twi_cuda_blas; /* cublaslt.c */
 
+typedef struct twi_cuda_copies twi_cuda_copies;
+
 typedef struct twi_cuda_block {
     void *memory;
     size_t bytes;
@@ -25,7 +27,7 @@ typedef struct twi_cuda_device {
     int processors;       /* multiprocessors */
     size_t total_bytes;
     cudaStream_t stream;  /* steps; non-blocking */
-    cudaStream_t copies;  /* of data on their way in */
+    twi_cuda_copies *copies; /* cuda_copy.c */
     twi_cuda_dnn *dnn;    /* NULL: built without cuDNN */
     twi_cuda_blas *blas;  /* NULL where described: its heuristics need a device */
     bool each_step;       /* TALWEG_SYNC=1: no graphs; waits for every step, and names the one that fails */
@@ -61,6 +63,7 @@ struct twi_cuda_family {
 };
 
 /* In order of preference. */
+extern const twi_cuda_family twi_cuda_user;     /* a user's ops: user_family.c */
 extern const twi_cuda_family twi_cuda_cudnn;    /* convolutions, through cuDNN's graph interface */
 extern const twi_cuda_family twi_cuda_cublaslt; /* matrix products */
 extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */

@@ -5,6 +5,7 @@ Writes lenet5.safetensors and resnet20.safetensors (PyTorch's own initial weight
 start from the very same numbers) and trajectories.h (the losses, f32 training on the CPU). Inputs come from an integer
 hash that tests/test_trajectories.c repeats. Needs numpy and torch; made with torch 1.13.1. Run in this folder.
 """
+import itertools
 import json
 import struct
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-STEPS, BATCH = 20, 32
+STEPS, BATCHES = 20, (32, 8)  # the small one is for devices that are emulated
 
 
 def hashed(n):
@@ -25,15 +26,15 @@ def hashed(n):
     return (x ^ (x >> np.uint64(16))).astype(np.uint32)
 
 
-def batches(shape):
+def batches(shape, batch):
     """Images in [-1, 1): half a pattern of the class, half noise. Labels: sample index modulo 10, hashed."""
     pixels = int(np.prod(shape))
-    count = STEPS * BATCH
+    count = STEPS * batch
     labels = (hashed(count) % 10).astype(np.int64)
     noise = (hashed(count * pixels) >> 8).astype(np.float32) * np.float32(2.0 ** -24)
     pattern = ((labels[:, None] * 7919 + np.arange(pixels)[None, :] * 104729) % 251).astype(np.float32) / np.float32(251)
     images = noise.reshape(count, pixels) + pattern - np.float32(1)
-    return (torch.from_numpy(images.reshape(STEPS, BATCH, *shape)), torch.from_numpy(labels.reshape(STEPS, BATCH)))
+    return (torch.from_numpy(images.reshape(STEPS, batch, *shape)), torch.from_numpy(labels.reshape(STEPS, batch)))
 
 
 class LeNet5(nn.Module):
@@ -109,7 +110,7 @@ def groups(net, decay):
     return [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
 
 
-def run(kind, shape, name, optimizer):
+def run(kind, shape, name, optimizer, batch):
     torch.manual_seed(1)
     net = kind()
     with torch.no_grad():
@@ -118,7 +119,7 @@ def run(kind, shape, name, optimizer):
                 tensor.copy_(tensor.half().float())
     save(net.state_dict(), f"{name}.safetensors")
     made = OPTIMIZERS[optimizer](groups(net, DECAY[optimizer]), RATES[name, optimizer])
-    images, labels = batches(shape)
+    images, labels = batches(shape, batch)
     losses = []
     net.train()
     for step in range(STEPS):
@@ -133,8 +134,8 @@ def run(kind, shape, name, optimizer):
 with open("trajectories.h", "w") as out:
     out.write("/* Written by make_trajectories.py: PyTorch %s, f32 on the CPU. */\n" % torch.__version__.split("+")[0])
     for kind, shape, name in ((LeNet5, (1, 28, 28), "lenet5"), (ResNet20, (3, 32, 32), "resnet20")):
-        for optimizer in OPTIMIZERS:
-            losses = run(kind, shape, name, optimizer)
-            print(name, optimizer, losses[0], losses[-1])
+        for optimizer, batch in itertools.product(OPTIMIZERS, BATCHES):
+            losses = run(kind, shape, name, optimizer, batch)
+            print(name, optimizer, batch, losses[0], losses[-1])
             rows = [", ".join("%.9g" % v for v in losses[i:i + 5]) for i in range(0, STEPS, 5)]
-            out.write("static const double %s_%s[] = {\n    %s};\n" % (name, optimizer, ",\n    ".join(rows)))
+            out.write("static const double %s_%s_%d[] = {\n    %s};\n" % (name, optimizer, batch, ",\n    ".join(rows)))

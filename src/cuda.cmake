@@ -39,6 +39,21 @@ if(NOT architectures)
         set(architectures 80-real 90)
     endif()
 endif()
+# The same for reports: 80-real is machine code, 80-virtual what a newer card's driver compiles, 80 both.
+set(talweg_cuda_code)
+foreach(architecture IN LISTS architectures)
+    if(NOT architecture MATCHES "^([0-9]+[a-z]?)(-real|-virtual)?$")
+        list(APPEND talweg_cuda_code ${architecture}) # "all" and the like
+        continue()
+    endif()
+    if(NOT CMAKE_MATCH_2 STREQUAL "-virtual")
+        list(APPEND talweg_cuda_code sm_${CMAKE_MATCH_1})
+    endif()
+    if(NOT CMAKE_MATCH_2 STREQUAL "-real")
+        list(APPEND talweg_cuda_code compute_${CMAKE_MATCH_1})
+    endif()
+endforeach()
+list(JOIN talweg_cuda_code " " talweg_cuda_code)
 if(NOT CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
 endif()
@@ -57,6 +72,8 @@ endif()
 message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION}, kernels for ${architectures}; ${cudnn_text}")
 
 add_library(talweg_cuda SHARED ${TALWEG_CUDA_SOURCES} ${TALWEG_CUDA_KERNELS})
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cuda/cuda_describe.c
+             APPEND PROPERTY COMPILE_DEFINITIONS "TWI_CUDA_CODE=\"${talweg_cuda_code}\"")
 set_target_properties(talweg_cuda PROPERTIES OUTPUT_NAME talweg-cuda CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
                       C_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Shared
                       LINK_DEPENDS ${TALWEG_CUDA_EXPORTS} BUILD_RPATH_USE_ORIGIN ON)

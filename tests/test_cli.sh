@@ -52,6 +52,12 @@ expect 1 doctor --device cuda:x && says out "there is no device 'cuda:x'"
 TALWEG_CUDA_DRIVER=$driver expect 1 doctor --device cuda:7 && says out 'there is no device 7: the driver shows 1'
 TALWEG_CUDA_DRIVER=$driver STAND_IN_INIT=100 expect 0 doctor && says out 'it sees no device'
 
+emulated=$TALWEG_BUILD_DIR/tests/emulation
+if [ -e "$emulated/libemulated_cuda.so" ]; then
+    TALWEG_CUDA_DRIVER=$emulated/libcuda.so.1 TALWEG_CUDA_PLUGIN=$emulated/libemulated_cuda.so expect 0 doctor
+    says out 'cuda:0: can be used' && says out '  code             emulated on the CPU' && says out '"auto" is cuda:0'
+fi
+
 if [ -w /dev/full ]; then
     status=0
     "$program" doctor >/dev/full 2>"$work/err" || status=$?

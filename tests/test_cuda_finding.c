@@ -2,7 +2,9 @@
  * for it. The driver and the plug-in are stand-ins (finding/). */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
+#include "backend/cuda_plugin.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <talweg/context.h>
 #include <time.h>
@@ -78,6 +80,28 @@ static void test_malformed_names_are_no_devices(void **state) {
     }
 }
 
+/* The plug-in that the environment names, if it does: the emulated one, or a build's. */
+static const char *real_plugin;
+
+static void test_a_plug_in_serves_its_own_version_only(void **state) {
+    (void)state;
+    if (!real_plugin) skip();
+    void *library = dlopen(real_plugin, RTLD_NOW | RTLD_LOCAL);
+    if (!library) fail_msg("%s", dlerror());
+    void *symbol = dlsym(library, TWI_CUDA_ENTRY);
+    assert_non_null(symbol);
+    twi_cuda_entry_fn entry;
+    memcpy(&entry, &symbol, sizeof entry);
+    const twi_cuda_host own = {sizeof own, tw_version(), twi_set_error, tw_last_error};
+    twi_cuda_host other = own;
+    assert_non_null(entry(&own));
+    other.version = "0.0.1";
+    assert_null(entry(&other));
+    other = own;
+    other.size -= sizeof(void *);
+    assert_null(entry(&other));
+}
+
 /* ---- "auto" ---- */
 
 static void keep(void *user, tw_log_level level, const char *line) {
@@ -136,10 +160,14 @@ static void test_no_gpu_costs_nothing(void **state) {
 }
 
 int main(void) {
+    real_plugin = getenv("TALWEG_CUDA_PLUGIN");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_missing_is_named),       cmocka_unit_test(test_the_first_device_needs_no_number),
-        cmocka_unit_test(test_malformed_names_are_no_devices), cmocka_unit_test(test_auto_takes_the_cpu_and_says_why),
+        cmocka_unit_test(test_what_is_missing_is_named),
+        cmocka_unit_test(test_the_first_device_needs_no_number),
+        cmocka_unit_test(test_malformed_names_are_no_devices),
+        cmocka_unit_test(test_auto_takes_the_cpu_and_says_why),
         cmocka_unit_test(test_no_gpu_costs_nothing),
+        cmocka_unit_test(test_a_plug_in_serves_its_own_version_only), /* the last: it loads what CUDA brings */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* What a context tells of its device, on whichever there is. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
+#include "check_device.h"
 
 #include <stdio.h>
 #include <talweg/device.h>
@@ -34,6 +35,25 @@ static void test_the_cpu(void **state) {
     assert_true(info.free_bytes > 0 && info.free_bytes <= info.memory_bytes);
     size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     assert_true(info.memory_bytes <= memory && info.memory_bytes > memory / 100); /* a container may show less */
+}
+
+static void test_a_gpu(void **state) {
+    (void)state;
+    if (!check_device()) skip();
+    tw_context *gpu;
+    tw_device_info info = TW_DEVICE_INFO_INIT;
+    CHECK_OK(tw_context_create(&gpu, check_device(), NULL));
+    CHECK_OK(tw_context_get_device_info(gpu, &info));
+    assert_string_equal(info.backend, "cuda");
+    assert_string_equal(tw_context_get_device(gpu), "cuda:0");
+    assert_int_equal(info.ordinal, 0);
+    assert_true(*info.name && info.capability_major >= 5 && info.capability_minor <= 9 && info.processors > 0);
+    assert_true(info.free_bytes <= info.memory_bytes && info.memory_bytes > (size_t)1 << 20);
+    assert_true(info.driver_version >= 12000 && info.runtime_version >= 12000);
+    assert_int_equal(info.cublaslt_version / 10000, info.runtime_version / 1000); /* they come with each other */
+    assert_true(info.cudnn_version == 0 || info.cudnn_version >= 90000);
+    assert_true(*info.code);
+    tw_context_destroy(gpu);
 }
 
 static void test_the_instruction_set_is_the_one_in_use(void **state) {
@@ -72,6 +92,7 @@ static void test_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_cpu),
+        cmocka_unit_test(test_a_gpu),
         cmocka_unit_test(test_the_instruction_set_is_the_one_in_use),
         cmocka_unit_test(test_a_shorter_struct_is_not_overrun),
         cmocka_unit_test(test_refused),

@@ -177,6 +177,8 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
+
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     if (!handle || handle->mark != MARK) return CUBLAS_STATUS_NOT_INITIALIZED;
     handle->mark = 0;

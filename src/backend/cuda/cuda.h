@@ -68,6 +68,9 @@ extern const twi_cuda_family twi_cuda_cudnn;    /* convolutions, through cuDNN's
 extern const twi_cuda_family twi_cuda_cublaslt; /* matrix products */
 extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */
 
+/* backend->describe: cuda_describe.c. */
+tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out);
+
 /* ---- failures: cuda_error.c. Each status is checked; the text names the call, the vendor's own word for it and a remedy ---- */
 
 /* Notes a failure after which the device is of no use, and answers with it. */

@@ -13,25 +13,7 @@
 
 /* ---- device ---- */
 
-/* "cuda" and "cuda:0" are the first device. */
-static tw_status parse_ordinal(const char *name, int *out) {
-    char *end = "";
-    long ordinal = 0;
-    const char *colon = strchr(name, ':');
-    if (colon) ordinal = strtol(colon + 1, &end, 10);
-    if (*end || (colon && end == colon + 1) || ordinal < 0 || ordinal > 4096)
-        return TWI_FAIL(TW_ERROR_DEVICE, "cuda: '%s' is no device; write \"cuda\" or \"cuda:0\"", name);
-    *out = (int)ordinal;
-    return TW_OK;
-}
-
 static tw_status open_device(twi_cuda_device *device) {
-    int count = 0;
-    TWI_TRY(parse_ordinal(device->context->device_name, &device->ordinal));
-    TWI_CUDA(device, cudaGetDeviceCount(&count));
-    if (device->ordinal >= count)
-        return TWI_FAIL(TW_ERROR_DEVICE, "cuda: there is no device %d: the driver sees %d, numbered from 0",
-                        device->ordinal, count);
     struct cudaDeviceProp properties;
     TWI_CUDA(device, cudaSetDevice(device->ordinal));
     TWI_CUDA(device, cudaGetDeviceProperties(&properties, device->ordinal));
@@ -69,6 +51,7 @@ static tw_status cuda_open(tw_context *context, void **out) {
     twi_cuda_device *device;
     TWI_TRY(twi_get(context->memory, &device, 1, sizeof *device, "cuda device"));
     device->context = context;
+    device->ordinal = context->ordinal;
     device->memory.limit = context->device_memory_limit;
     const char *each_step = getenv("TALWEG_SYNC");
     device->each_step = each_step && strcmp(each_step, "1") == 0;
@@ -147,6 +130,7 @@ const twi_backend twi_backend_cuda = {
     .chunked = false,
     .open = cuda_open,
     .close = cuda_close,
+    .describe = twi_cuda_describe,
     .workers = cuda_workers,
     .get = twi_cuda_get,
     .put = twi_cuda_put,

@@ -1,0 +1,29 @@
+/* What a device and the libraries in use tell of themselves, for reports. TWI_CUDA_CODE, from the build, says what the
+ * kernels were compiled for. */
+#include "cuda.h"
+
+#include <cublasLt.h>
+#include <stdio.h>
+
+#ifdef TWI_HAVE_CUDNN
+#include <cudnn.h>
+static int cudnn_version(void) { return (int)cudnnGetVersion(); }
+#else
+static int cudnn_version(void) { return 0; }
+#endif
+
+tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out) {
+    twi_cuda_device *device = twi_cuda_of(context);
+    TWI_CUDA(device, cudaSetDevice(device->ordinal));
+    TWI_CUDA(device, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes));
+    TWI_CUDA(device, cudaDriverGetVersion(&out->driver_version));
+    TWI_CUDA(device, cudaRuntimeGetVersion(&out->runtime_version));
+    out->cublaslt_version = (int)cublasLtGetVersion();
+    out->cudnn_version = cudnn_version();
+    out->capability_major = device->capability / 10;
+    out->capability_minor = device->capability % 10;
+    out->processors = device->processors;
+    snprintf(out->name, sizeof out->name, "%s", device->name);
+    snprintf(out->code, sizeof out->code, "%s", TWI_CUDA_CODE);
+    return TW_OK;
+}

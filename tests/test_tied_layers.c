@@ -27,8 +27,8 @@ static const struct recorded {
     int count;
     const float *before, *gradient, *after;
 } recorded[] = {
-    {"conv1.weight", "conv2.weight", 9, tied_conv_weight_before, tied_conv_weight_gradient, tied_conv_weight_after},
-    {"conv1.bias", "conv2.bias", 1, tied_conv_bias_before, tied_conv_bias_gradient, tied_conv_bias_after},
+    {"conv1.weight", "conv2.weight", 36, tied_conv_weight_before, tied_conv_weight_gradient, tied_conv_weight_after},
+    {"conv1.bias", "conv2.bias", 2, tied_conv_bias_before, tied_conv_bias_gradient, tied_conv_bias_after},
     {"fc1.weight", "fc3.weight", WEIGHTS, tied_fc_weight_before, tied_fc_weight_gradient, tied_fc_weight_after},
     {"fc1.bias", "fc2.bias", TIED_FEATURES, tied_fc_bias_before, tied_fc_bias_gradient, tied_fc_bias_after},
 };
@@ -36,8 +36,8 @@ enum { RECORDED = sizeof recorded / sizeof *recorded };
 
 /* The network of golden/make_tied_layers.py. */
 static tw_value *tied_layers(tw_model *model, tw_value *x) {
-    x = tw_conv2d(model, x, 1, 3, TW_OPTIONS(conv2d, .padding = 1));
-    x = tw_conv2d(model, tw_relu(model, x), 1, 3, TW_OPTIONS(conv2d, .padding = 1, .tied_to = "conv1"));
+    x = tw_conv2d(model, x, 2, 3, TW_OPTIONS(conv2d, .padding = 1));
+    x = tw_conv2d(model, tw_relu(model, x), 2, 3, TW_OPTIONS(conv2d, .padding = 1, .tied_to = "conv1"));
     x = tw_relu(model, tw_dense(model, x, TIED_FEATURES, NULL));
     x = tw_relu(model, tw_dense(model, x, TIED_FEATURES, TW_OPTIONS(dense, .tied_to = "fc1")));
     return tw_dense(model, x, TIED_FEATURES, TW_OPTIONS(dense, .tied_to = "fc2", .no_bias = true));
@@ -46,7 +46,7 @@ static tw_value *tied_layers(tw_model *model, tw_value *x) {
 static tw_model *tied_model(uint64_t seed) {
     tw_model *model;
     CHECK_OK(tw_model_create(&model, task_context));
-    tw_value *y = tied_layers(model, tw_input(model, 1, 4, 4));
+    tw_value *y = tied_layers(model, tw_input(model, 2, 2, 4));
     CHECK_OK(tw_model_build(model, y, TW_OPTIONS(model, .seed = seed)));
     return model;
 }
@@ -126,7 +126,7 @@ static void test_a_tied_parameter_is_counted_once_and_found_by_every_name(void *
     tw_model *model = tied_model(1);
     tw_parameter parameter;
     assert_int_equal(tw_model_count_parameters(model), 4);
-    assert_int_equal(tw_model_count_weights(model), 9 + 1 + WEIGHTS + TIED_FEATURES);
+    assert_int_equal(tw_model_count_weights(model), 36 + 2 + WEIGHTS + TIED_FEATURES);
     assert_ptr_equal(tw_model_find(model, "fc3.weight"), tw_model_find(model, "fc1.weight"));
     assert_null(tw_model_find(model, "fc3.bias"));
     CHECK_OK(tw_model_set_trainable(model, "fc3", false));

@@ -1,5 +1,6 @@
-/* Gives every buffer its memory order: images N,H,W,C, parameters the store's canonical order, everything else
- * row-major. Copies that then move nothing (flatten after global pooling) become views. */
+/* Gives every buffer its memory order: images N,H,W,C; parameters and what is added up to their gradients the store's
+ * canonical order; everything else row-major. Copies that then move nothing (flatten after global pooling) become
+ * views. */
 #include "program.h"
 
 #include <string.h>
@@ -12,9 +13,9 @@ static void channels_last(const twi_shape *shape, int64_t stride[TW_MAX_RANK]) {
 }
 
 static void lay_out(twi_buffer *buffer) {
-    if (buffer->parameter >= 0)
+    if (!buffer->batched)
         twi_store_strides(&buffer->shape, buffer->stride);
-    else if (buffer->batched && buffer->shape.rank == 4 && !buffer->row_major)
+    else if (buffer->shape.rank == 4 && !buffer->row_major)
         channels_last(&buffer->shape, buffer->stride);
     else
         twi_shape_row_major(&buffer->shape, buffer->stride);

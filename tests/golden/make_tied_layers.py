@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Records what PyTorch does with tied layers: gradients of the first step and weights after 5 steps of SGD.
 
-Writes tied_layers.h: a convolution used twice, then a linear layer used three times, the third time without its bias.
+Writes tied_layers.h: a convolution of several channels used twice, then a linear layer used three times, the third time without its bias.
 SGD with momentum, and weight decay on weights only. Needs torch; made with torch 1.13.0. Run in this folder.
 """
 import torch
@@ -10,8 +10,8 @@ import torch.nn.functional as F
 BATCH, STEPS, FEATURES = 8, 5, 16
 
 torch.manual_seed(3)
-conv, fc = torch.nn.Conv2d(1, 1, 3, padding=1), torch.nn.Linear(FEATURES, FEATURES)
-x = torch.randn(BATCH, 1, 4, 4)
+conv, fc = torch.nn.Conv2d(2, 2, 3, padding=1), torch.nn.Linear(FEATURES, FEATURES)
+x = torch.randn(BATCH, 2, 2, 4)
 labels = torch.randint(0, FEATURES, (BATCH,))
 learned = {"conv_weight": conv.weight, "conv_bias": conv.bias, "fc_weight": fc.weight, "fc_bias": fc.bias}
 optimizer = torch.optim.SGD([{"params": [conv.weight, fc.weight], "weight_decay": 0.05},

@@ -4,6 +4,7 @@
 #ifndef TWI_BACKEND_STEP_H
 #define TWI_BACKEND_STEP_H
 
+#include "base/philox.h"
 #include "base/shape.h"
 
 /* CUDA sources are C++ and see the same structs; there a fault word is changed by the device's own atomic functions. */
@@ -161,7 +162,7 @@ static inline int64_t twi_offset(const twi_operand *o, int64_t sample, int64_t i
 }
 /* The random stream of a call: its node's, and another one in every attempt. */
 static inline uint64_t twi_call_stream(const twi_call *call) {
-    return call->stream ^ (call->control->attempt + 1) * 0x9E3779B97F4A7C15u;
+    return twi_attempt_stream(call->stream, call->control->attempt);
 }
 /* Position in the effective batch, the whole window, of sample n of the chunk: what random numbers and faults name. */
 static inline int64_t twi_call_position(const twi_call *call, int64_t n) {

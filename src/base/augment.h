@@ -23,7 +23,7 @@ typedef struct twi_change {
 } twi_change;
 
 /* Depends on seed, epoch and sample alone. */
-static inline twi_change twi_augment_draw(const twi_augment *augment, uint64_t epoch, uint64_t sample) {
+TWI_HOST_DEVICE static inline twi_change twi_augment_draw(const twi_augment *augment, uint64_t epoch, uint64_t sample) {
     twi_change drawn = {false, 0, 0};
     if (!augment->flip && !augment->crop_padding) return drawn;
     uint32_t words[4], places = 2 * (uint32_t)augment->crop_padding + 1;
@@ -60,8 +60,8 @@ static inline twi_changed_row twi_change_row(twi_change change, int64_t height, 
 static inline int64_t twi_pixel_numbers(tw_dtype dtype) { return dtype == TW_U8 ? 256 : 2; }
 /* numbers: channels x twi_pixel_numbers(dtype). */
 void twi_pixel_fill(float *numbers, tw_dtype dtype, int channels, const tw_normalization *given);
-static inline float twi_pixel_of_u8(uint8_t x, const float *numbers) { return numbers[x]; }
-static inline float twi_pixel_of_f32(float x, const float *numbers) { return (x - numbers[0]) / numbers[1]; }
+TWI_HOST_DEVICE static inline float twi_pixel_of_u8(uint8_t x, const float *numbers) { return numbers[x]; }
+TWI_HOST_DEVICE static inline float twi_pixel_of_f32(float x, const float *numbers) { return (x - numbers[0]) / numbers[1]; }
 
 /* Is this a normalisation that any data set could have? Errors: ARGUMENT. */
 tw_status twi_normalization_check(const tw_normalization *normalization);

@@ -21,8 +21,12 @@ static std::map<uintptr_t, size_t> allocations, pinned;
 static size_t capacity, used, peak;
 static int open_depth;
 
+/* From the first allocation that is alive: what was freed before it stays closed, and costs nothing. */
 static void rights(bool open) {
-    if (given && mprotect(space, given, open ? PROT_READ | PROT_WRITE : PROT_NONE)) emu_misuse("mprotect failed");
+    if (allocations.empty()) return;
+    char *first = reinterpret_cast<char *>(allocations.begin()->first) - offset_in_page;
+    size_t bytes = static_cast<size_t>(space + given - first);
+    if (mprotect(first, bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE)) emu_misuse("mprotect failed");
 }
 OpenDevice::OpenDevice() {
     if (!open_depth++) rights(true);

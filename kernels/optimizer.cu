@@ -1,0 +1,107 @@
+/* The optimizers' one step over all parameters. Formulas: src/ops/op_sgd.c, op_adamw.c. */
+#include "entries.h"
+#include "fault.cuh"
+#include "segments.cuh"
+
+namespace {
+
+struct sgd {
+    const twi_control *control;
+    float *param, *buffer; /* buffer NULL: no momentum */
+    const float *grad;
+    float momentum, rate;
+    bool nesterov;
+
+    __device__ bool begin() {
+        rate = (float)control->learning_rate;
+        return !twk_fault_raised(control);
+    }
+    template <int WIDTH> __device__ void step(int64_t i, float weight_decay) const {
+        twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = twk_floats_at<WIDTH>(grad, i), b = {};
+        if (buffer) b = twk_floats_at<WIDTH>(buffer, i);
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++) {
+            float d = g.at[e] + weight_decay * w.at[e];
+            if (buffer) {
+                b.at[e] = momentum * b.at[e] + d;
+                d = nesterov ? d + momentum * b.at[e] : b.at[e];
+            }
+            w.at[e] -= rate * d;
+        }
+        if (buffer) twk_floats_at<WIDTH>(buffer, i) = b;
+        twk_floats_at<WIDTH>(param, i) = w;
+    }
+    __device__ void end(int64_t) const {}
+};
+
+/* What all elements of a run share, worked out by one thread of a block. */
+struct adamw_run {
+    float rate, correction1, correction2;
+};
+
+struct adamw {
+    const twi_control *control;
+    float *param, *m, *v;
+    const float *grad;
+    float beta1, beta2, epsilon;
+    adamw_run run;
+
+    __device__ bool begin() {
+        TWC_SHARED(adamw_run, shared, [1]);
+        if (threadIdx.x == 0) {
+            double t = (double)control->update + 1;
+            shared[0].rate = (float)control->learning_rate;
+            shared[0].correction1 = (float)(1 - pow((double)beta1, t));
+            shared[0].correction2 = (float)sqrt(1 - pow((double)beta2, t));
+        }
+        __syncthreads();
+        run = shared[0];
+        return !twk_fault_raised(control);
+    }
+    template <int WIDTH> __device__ void step(int64_t i, float weight_decay) const {
+        twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = twk_floats_at<WIDTH>(grad, i);
+        twk_floats<WIDTH> first = twk_floats_at<WIDTH>(m, i), second = twk_floats_at<WIDTH>(v, i);
+        float keep = 1 - run.rate * weight_decay, scale = run.rate / run.correction1;
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++) {
+            first.at[e] = beta1 * first.at[e] + (1 - beta1) * g.at[e];
+            second.at[e] = beta2 * second.at[e] + (1 - beta2) * g.at[e] * g.at[e];
+            w.at[e] = keep * w.at[e] - scale * first.at[e] / (sqrtf(second.at[e]) / run.correction2 + epsilon);
+        }
+        twk_floats_at<WIDTH>(m, i) = first;
+        twk_floats_at<WIDTH>(v, i) = second;
+        twk_floats_at<WIDTH>(param, i) = w;
+    }
+    __device__ void end(int64_t) const {}
+};
+
+inline float *floats(const twi_call *call, int operand) { return (float *)call->operand[operand].data; }
+
+/* Can all arrays of the call be taken four elements at a time? */
+bool wide(const twi_call *call) {
+    for (int o = 0; o < call->operand_count; o++)
+        if (!twk_aligned(call->operand[o].data, sizeof(twk_floats<TWK_FOUR>))) return false;
+    return true;
+}
+
+cudaError_t run_sgd(const twi_call *call, const twk_launch *launch) {
+    const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
+    const sgd f = {call->control,  floats(call, 0), floats(call, 2), floats(call, 1), attrs->momentum, 0,
+                   attrs->nesterov};
+    return twk_over_segments(launch, attrs, wide(call), f);
+}
+
+cudaError_t run_adamw(const twi_call *call, const twk_launch *launch) {
+    const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
+    const adamw f = {call->control, floats(call, 0), floats(call, 2), floats(call, 3), floats(call, 1),
+                     attrs->beta1,  attrs->beta2,    attrs->epsilon,  {0, 0, 0}};
+    return twk_over_segments(launch, attrs, wide(call), f);
+}
+
+} // namespace
+
+extern "C" const twk_entry twk_optimizer_entries[] = {
+    {"sgd.update", NULL, NULL, run_sgd},
+    {"adamw.update", NULL, NULL, run_adamw},
+    {},
+};

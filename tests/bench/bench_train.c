@@ -1,6 +1,8 @@
-/* Training and inference speed: one workload a process, one line of JSON. Workloads, options and keys are those of
- * common framework benchmarks, so that other programs can be measured beside it. */
+/* Training and inference speed on any device: one workload a process, one line of JSON. Workloads, options and keys are
+ * those of common framework benchmarks, so that other programs can be measured beside it. Runs are launched and landed as
+ * the trainer does it: on a device that works beside the host, several are under way. */
 #define _GNU_SOURCE
+#include "program/program.h"
 #include <talweg/talweg.h>
 
 #include <getopt.h>
@@ -13,7 +15,7 @@
 enum { WINDOWS_MAX = 100 };
 
 typedef struct settings {
-    const char *model, *mode, *optimizer, *data;
+    const char *device, *model, *mode, *optimizer, *data;
     int batch, threads, windows;
     double seconds, warmup, rate;
     uint64_t seed;
@@ -28,11 +30,16 @@ typedef struct bench {
     tw_value *input, *labels, *logits;
     float *images; /* batches of the pool, one after the other */
     int32_t *classes;
-    int64_t pixels;      /* of a batch */
-    int pool;            /* batches */
+    int64_t pixels; /* of a batch */
+    int pool;       /* batches */
+    uint8_t *bytes; /* the samples of a data set, with their classes and an order */
+    int32_t *order;
+    int64_t samples;
     tw_dataset *dataset; /* --data u8 */
     tw_loader *loader;
+    tw_resident *resident; /* --data gather */
     int64_t epoch;
+    double launched_s; /* what the last step took until its run was launched */
 } bench;
 
 static void check(tw_status status, const char *what) {
@@ -91,29 +98,49 @@ static void make_batches(bench *b) {
     }
 }
 
-/* Random u8 images, gathered, shuffled and normalised anew for every step. */
-static void make_loader(bench *b, const struct workload *w) {
-    enum { IMAGES = 4096 };
-    int count = b->set.batch > IMAGES ? b->set.batch : IMAGES;
-    size_t bytes = (size_t)count * (size_t)w->channels * (size_t)w->side * (size_t)w->side;
-    uint8_t *pixels = malloc(bytes);
-    int32_t *labels = malloc((size_t)count * sizeof *labels);
-    if (!pixels || !labels) exit(1);
-    uint32_t word = 12345;
-    for (size_t i = 0; i < bytes; i++) pixels[i] = (uint8_t)((word = word * 1664525u + 1013904223u) >> 24);
-    for (int i = 0; i < count; i++) labels[i] = i % 10;
-    check(tw_dataset_create_from(&b->dataset, b->context, TW_U8, pixels, count, w->channels, w->side, w->side, labels,
-                                 NULL),
-          "data set");
+static uint32_t random_word(void) {
+    static uint32_t word = 12345;
+    return word = word * 1664525u + 1013904223u;
+}
+
+/* Random u8 images. */
+static void make_samples(bench *b, int64_t pixels) {
+    b->samples = pixels < 50000 ? 4096 : 512;
+    if (b->samples < b->set.batch) b->samples = b->set.batch;
+    b->bytes = malloc((size_t)(b->samples * pixels));
+    b->classes = malloc((size_t)b->samples * sizeof *b->classes);
+    b->order = malloc((size_t)b->samples * sizeof *b->order);
+    if (!b->bytes || !b->classes || !b->order) exit(1);
+    for (int64_t i = 0; i < b->samples * pixels; i++) b->bytes[i] = (uint8_t)(random_word() >> 24);
+    for (int64_t i = 0; i < b->samples; i++) b->classes[i] = (int32_t)(i % 10);
+    for (int64_t i = 0; i < b->samples; i++) b->order[i] = (int32_t)i;
+}
+
+static tw_normalization halves(const struct workload *w) {
     tw_normalization normalization = {.channels = w->channels};
     for (int c = 0; c < w->channels; c++) normalization.mean[c] = 0.5f;
-    check(
-        tw_loader_create(&b->loader, b->dataset,
-                         TW_OPTIONS(loader, .batch = b->set.batch, .drop_last = true, .normalization = normalization)),
-        "loader");
+    return normalization;
+}
+
+/* Gathered, shuffled and normalised by a loader. */
+static void make_loader(bench *b, const struct workload *w) {
+    check(tw_dataset_create_from(&b->dataset, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
+                                 b->classes, NULL),
+          "data set");
+    check(tw_loader_create(&b->loader, b->dataset,
+                           TW_OPTIONS(loader, .batch = b->set.batch, .drop_last = true, .normalization = halves(w))),
+          "loader");
     check(tw_loader_start(b->loader, 0, 0), "loader");
-    free(pixels);
-    free(labels);
+}
+
+static void start_epoch(bench *b) {
+    for (int64_t i = b->samples - 1; i > 0; i--) {
+        int64_t other = random_word() % (i + 1);
+        int32_t index = b->order[i];
+        b->order[i] = b->order[other];
+        b->order[other] = index;
+    }
+    check(tw_resident_set_order(b->resident, b->epoch++, b->order, b->samples), "order");
 }
 
 static void start(bench *b) {
@@ -123,7 +150,7 @@ static void start(bench *b) {
     optimizer.kind = strcmp(b->set.optimizer, "adamw") == 0 ? TW_ADAMW : TW_SGD;
     optimizer.momentum = optimizer.kind == TW_SGD ? 0.9f : 0;
     optimizer.learning_rate = b->set.rate;
-    check(tw_context_create(&b->context, "cpu", TW_OPTIONS(context, .threads = b->set.threads)), "context");
+    check(tw_context_create(&b->context, b->set.device, TW_OPTIONS(context, .threads = b->set.threads)), "context");
     check(tw_model_create(&b->model, b->context), "model");
     b->input = tw_input(b->model, w->channels, w->side, w->side);
     b->logits = w->net(b->model, b->input);
@@ -137,16 +164,24 @@ static void start(bench *b) {
     options.outputs = &b->logits;
     options.output_count = !train;
     options.optimizer = train ? &optimizer : NULL;
+    const bool ready = strcmp(b->set.data, "resident") == 0, gathered = strcmp(b->set.data, "gather") == 0;
+    if (!ready) make_samples(b, (int64_t)w->channels * w->side * w->side);
+    if (gathered)
+        check(tw_resident_create(&b->resident, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
+                                 b->classes),
+              "resident set");
+    options.source = gathered ? TW_OPTIONS(source, .resident = b->resident, .images = b->input,
+                                           .labels = train ? b->labels : NULL, .normalization = halves(w))
+                              : NULL;
     check(tw_program_create(&b->program, b->model, b->set.batch, &options), "program");
     b->pixels = (int64_t)b->set.batch * w->channels * w->side * w->side;
-    if (strcmp(b->set.data, "u8") == 0)
-        make_loader(b, w);
-    else
-        make_batches(b);
+    if (ready) make_batches(b);
+    if (gathered) start_epoch(b);
+    if (!ready && !gathered) make_loader(b, w);
     if (b->set.explain) printf("%s", tw_program_dump(b->program, TW_PASS_MEMORY));
 }
 
-static void step(bench *b, int64_t i) {
+static void feed(bench *b, int64_t i) {
     const float *images = b->loader ? NULL : b->images + i % b->pool * b->pixels;
     const int32_t *classes = b->loader ? NULL : b->classes + i % b->pool * b->set.batch;
     if (b->loader) {
@@ -162,7 +197,24 @@ static void step(bench *b, int64_t i) {
     check(tw_program_write(b->program, b->input, TW_F32, images, b->pixels), "write");
     if (strcmp(b->set.mode, "train") == 0)
         check(tw_program_write(b->program, b->labels, TW_I32, classes, b->set.batch), "write");
-    check(tw_program_run(b->program), "run");
+}
+
+/* Waits for the oldest runs until so many are under way. */
+static double land(bench *b, int left) {
+    twi_landed landed = {0};
+    while (b->model->flights.count > left) check(twi_program_land(b->model, &landed), "run");
+    return landed.loss;
+}
+
+static double step(bench *b, int64_t i) {
+    double begin = now(CLOCK_MONOTONIC);
+    if (!b->resident)
+        feed(b, i);
+    else if (b->samples - tw_resident_get_position(b->resident) < b->set.batch)
+        start_epoch(b);
+    check(twi_program_launch(b->program), "run");
+    b->launched_s = now(CLOCK_MONOTONIC) - begin;
+    return land(b, b->context->backend->in_flight - 1);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -192,12 +244,13 @@ static double process_age(void) {
 
 static void measure(bench *b) {
     enum { LATENCIES = 1 << 20 };
-    static double rates[WINDOWS_MAX], cpu_rates[WINDOWS_MAX], latencies[LATENCIES];
+    static double rates[WINDOWS_MAX], cpu_rates[WINDOWS_MAX], latencies[LATENCIES], launches[LATENCIES];
     bool train = strcmp(b->set.mode, "train") == 0;
     int64_t steps = 0, timed = 0;
     int windows = b->set.windows, done = 0;
-    step(b, steps++);
-    double first_loss = tw_program_get_loss(b->program), first_step = process_age();
+    double first_loss = step(b, steps++);
+    if (b->model->flights.count) first_loss = land(b, 0);
+    double first_step = process_age();
     for (double end = now(CLOCK_MONOTONIC) + b->set.warmup; now(CLOCK_MONOTONIC) < end;) step(b, steps++);
     double all = now(CLOCK_MONOTONIC);
     for (; done < windows; done++) {
@@ -208,33 +261,41 @@ static void measure(bench *b) {
             step(b, steps++);
             double before = at;
             at = now(CLOCK_MONOTONIC);
+            launches[timed % LATENCIES] = b->launched_s;
             latencies[timed++ % LATENCIES] = at - before;
             count++;
         }
         rates[done] = (double)(count * b->set.batch) / (at - begin);
         cpu_rates[done] = (double)(count * b->set.batch) / (now(CLOCK_PROCESS_CPUTIME_ID) - cpu);
     }
+    land(b, 0);
     int kept = timed < LATENCIES ? (int)timed : LATENCIES;
     double rate = median(rates, done), p50 = median(latencies, kept), cpu_rate = median(cpu_rates, done);
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     tw_program_stats stats = tw_program_get_stats(b->program);
-    printf("{\"peer\": \"talweg-%s\", \"model\": \"%s\", \"mode\": \"%s\", \"batch\": %d, \"threads\": %d, \"opt\": "
-           "\"%s\", \"data\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
-           "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, "
-           "\"lat_us_p99\": %.1f, \"params\": %lld, "
-           "\"first_step_s\": %.3f, \"peak_rss_mb\": %.1f, \"gflops\": %.1f, \"arena_mb\": %.1f, \"loss_first\": %.6f, "
-           "\"loss_last\": %.6f}\n",
-           tw_version(), b->set.model, b->set.mode, b->set.batch, tw_context_get_threads(b->context),
-           train ? b->set.optimizer : "none", b->set.data, rate, rates[done - 1], cpu_rate, 1e3 * p50, 1e6 * p50,
-           1e6 * latencies[(int)(0.99 * kept)], (long long)tw_model_count_weights(b->model), first_step,
-           (double)usage.ru_maxrss / 1024, stats.flops / b->set.batch * rate / 1e9, (double)stats.arena_bytes / 1e6,
-           first_loss, train ? tw_program_get_loss(b->program) : 0.0);
+    tw_device_info device = TW_DEVICE_INFO_INIT;
+    check(tw_context_get_device_info(b->context, &device), "device");
+    printf(
+        "{\"peer\": \"talweg-%s\", \"device\": \"%s\", \"device_name\": \"%s\", \"model\": \"%s\", \"mode\": \"%s\", "
+        "\"batch\": %d, \"threads\": %d, \"opt\": \"%s\", \"data\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
+        "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, "
+        "\"lat_us_p99\": %.1f, \"host_us\": %.1f, \"params\": %lld, \"first_step_s\": %.3f, \"peak_rss_mb\": %.1f, "
+        "\"device_mb\": %.1f, \"gflops\": %.1f, \"gflop_per_step\": %.4f, \"mb_per_step\": %.3f, \"arena_mb\": %.1f, "
+        "\"loss_first\": %.6f, \"loss_last\": %.6f}\n",
+        tw_version(), tw_context_get_device(b->context), device.name, b->set.model, b->set.mode, b->set.batch,
+        tw_context_get_threads(b->context), train ? b->set.optimizer : "none", b->set.data, rate, rates[done - 1],
+        cpu_rate, 1e3 * b->set.batch / rate, 1e6 * p50, 1e6 * latencies[(int)(0.99 * kept)],
+        1e6 * median(launches, kept), (long long)tw_model_count_weights(b->model), first_step,
+        (double)usage.ru_maxrss / 1024, (double)tw_context_get_device_memory(b->context).peak / 1e6,
+        stats.flops / b->set.batch * rate / 1e9, stats.flops / 1e9, stats.bytes / 1e6, (double)stats.arena_bytes / 1e6,
+        first_loss, train ? tw_program_get_loss(b->program) : 0.0);
 }
 
 static const char usage[] =
     "usage: bench_train [options]\n"
     "\n"
+    "  --device NAME     cpu, cuda:0, ... (default: cpu)\n"
     "  --model NAME      mlp, lenet, resnet20, resnet18 or resnet50 (default: lenet)\n"
     "  --mode MODE       train or infer (default: train)\n"
     "  --batch N         images a step (default: 64)\n"
@@ -245,14 +306,19 @@ static const char usage[] =
     "  --opt OPTIMIZER   sgd (momentum 0.9) or adamw (default: sgd)\n"
     "  --lr RATE         the learning rate (default: 0.01)\n"
     "  --seed N          of the initial weights (default: 1)\n"
-    "  --data KIND       resident: ready batches; u8: random bytes, gathered and normalised anew for every step\n"
-    "                    (default: resident)\n"
+    "  --data KIND       resident: ready batches in host memory; u8: random bytes, gathered and normalised by a "
+    "loader;\n"
+    "                    gather: the same bytes in the device's memory, gathered by the program (default: resident)\n"
     "  --explain         print the planned steps first\n"
     "  --help            this text\n"
     "\n"
     "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, "
     "ms_per_step,\n"
-    "latencies, first_step_s (since the process began), peak_rss_mb.\n";
+    "latencies, host_us (until a step's run is launched; on the CPU that is all of it), first_step_s (since the "
+    "process\n"
+    "began), peak_rss_mb, device_mb (most memory of the device ever held), gflop_per_step, mb_per_step (what the "
+    "planned\n"
+    "steps read and write).\n";
 
 static void misuse(const char *reason, const char *value) {
     fprintf(stderr, "bench_train: %s: '%s'\n%s", reason, value, usage);
@@ -281,15 +347,17 @@ static int whole(const char *text, int least, int most, const char *reason) {
 
 static settings parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"model", 1, NULL, 'm'},   {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},   {"threads", 1, NULL, 't'},
-        {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'}, {"opt", 1, NULL, 'p'},
-        {"seed", 1, NULL, 'r'},    {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},    {"explain", 0, NULL, 'e'},
-        {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+        {"device", 1, NULL, 'v'},  {"model", 1, NULL, 'm'},   {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},
+        {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'},
+        {"opt", 1, NULL, 'p'},     {"seed", 1, NULL, 'r'},    {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},
+        {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
     static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
-                             *const kinds[] = {"resident", "u8", NULL};
-    settings set = {"lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, 1, false};
+                             *const kinds[] = {"resident", "u8", "gather", NULL};
+    settings set = {"cpu", "lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, 1, false};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (c == 'm')
+        if (c == 'v')
+            set.device = optarg;
+        else if (c == 'm')
             set.model = optarg;
         else if (c == 'o')
             set.mode = choice(optarg, modes, "--mode is neither train nor infer");
@@ -306,7 +374,7 @@ static settings parse(int argc, char **argv) {
         else if (c == 'p')
             set.optimizer = choice(optarg, optimizers, "--opt is neither sgd nor adamw");
         else if (c == 'd')
-            set.data = choice(optarg, kinds, "--data is neither resident nor u8");
+            set.data = choice(optarg, kinds, "--data is none of resident, u8 and gather");
         else if (c == 'l')
             set.rate = real(optarg, 1e-30, 1e30, "--lr is not a number above 0");
         else if (c == 'r')
@@ -330,9 +398,12 @@ int main(int argc, char **argv) {
     tw_loader_destroy(b.loader);
     tw_dataset_destroy(b.dataset);
     tw_program_destroy(b.program);
+    tw_resident_destroy(b.resident);
     tw_model_destroy(b.model);
     tw_context_destroy(b.context);
     free(b.images);
     free(b.classes);
+    free(b.bytes);
+    free(b.order);
     return 0;
 }

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 typedef struct arguments {
-    const char *data, *save, *checkpoint;
+    const char *data, *save, *checkpoint, *device;
     int epochs, threads, workers;
     uint64_t seed;
     bool resume;
@@ -16,7 +16,7 @@ typedef struct arguments {
 
 static const char usage[] =
     "usage: cifar_resnet DIR [--epochs N] [--save FILE] [--checkpoint FILE [--resume]]\n"
-    "                    [--threads N] [--workers N] [--seed N] [--help]\n"
+    "                    [--device NAME] [--threads N] [--workers N] [--seed N] [--help]\n"
     "\n"
     "  DIR          the data set's folder: CIFAR-10's binary files (data_batch_*.bin, test_batch.bin) or\n"
     "               CIFAR-100's (train.bin, test.bin); examples/get_data.sh cifar10, or cifar100, downloads\n"
@@ -25,22 +25,27 @@ static const char usage[] =
     "  --save FILE  save the weights as safetensors (default: they are not saved)\n"
     "  --checkpoint FILE  write there after every epoch what going on needs, should the program be ended\n"
     "  --resume     go on from the checkpoint\n"
+    "  --device NAME  cpu, cuda:0, ... (default: auto, the best there is)\n"
     "  --threads N  threads to work with (default: all processors)\n"
     "  --workers N  threads that prepare batches beside them (default: 1)\n"
     "  --seed N     of weights, order and augmentation (default: 1)\n";
 
 static arguments parse(int argc, char **argv) {
-    static const struct option options[] = {
-        {"epochs", 1, NULL, 'e'},  {"save", 1, NULL, 'o'}, {"threads", 1, NULL, 't'},
-        {"workers", 1, NULL, 'w'}, {"seed", 1, NULL, 's'}, {"checkpoint", 1, NULL, 'c'},
-        {"resume", 0, NULL, 'r'},  {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    arguments a = {.epochs = 10, .workers = 1, .seed = 1};
+    static const struct option options[] = {{"epochs", 1, NULL, 'e'},  {"save", 1, NULL, 'o'},
+                                            {"threads", 1, NULL, 't'}, {"workers", 1, NULL, 'w'},
+                                            {"seed", 1, NULL, 's'},    {"checkpoint", 1, NULL, 'c'},
+                                            {"device", 1, NULL, 'v'},  {"resume", 0, NULL, 'r'},
+                                            {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+    arguments a = {.device = "auto", .epochs = 10, .workers = 1, .seed = 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
         case 'e':
             a.epochs = (int)number("epochs", optarg, 1, 100000);
             break;
         case 'o':
             a.save = optarg;
+            break;
+        case 'v':
+            a.device = optarg;
             break;
         case 't':
             a.threads = (int)number("threads", optarg, 0, 1024);
@@ -125,7 +130,7 @@ int main(int argc, char **argv) {
     tw_dataset *train, *test;
     tw_model *model;
     tw_trainer *trainer;
-    check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = a.threads)));
+    check(tw_context_create(&context, a.device, TW_OPTIONS(context, .threads = a.threads)));
     check_data(tw_dataset_open(&train, context, a.data, TW_TRAIN, NULL), "cifar10 (or cifar100)");
     check_data(tw_dataset_open(&test, context, a.data, TW_TEST, NULL), "cifar10 (or cifar100)");
     check(tw_model_create(&model, context));

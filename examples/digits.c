@@ -16,7 +16,7 @@
 #endif
 
 typedef struct arguments {
-    const char *data, *out, *checkpoint;
+    const char *data, *out, *checkpoint, *device;
     int epochs, threads;
     uint64_t seed;
     bool resume;
@@ -24,22 +24,24 @@ typedef struct arguments {
 
 static const char usage[] =
     "usage: digits [--data DIR] [--out DIR] [--epochs N] [--checkpoint FILE [--resume]]\n"
-    "              [--threads N] [--seed N] [--help]\n"
+    "              [--device NAME] [--threads N] [--seed N] [--help]\n"
     "\n"
     "  --data DIR   the digits as IDX files (default: " DIGITS_DIR ")\n"
     "  --out DIR    where model, history and picture go; made if it is not there (default: .)\n"
     "  --epochs N   times through the training set, at least 1 (default: 20)\n"
     "  --checkpoint FILE  write there after every epoch, and when stopped, what going on needs\n"
     "  --resume     go on from the checkpoint\n"
+    "  --device NAME  cpu, cuda:0, ... (default: auto, the best there is)\n"
     "  --threads N  threads to work with (default: all processors)\n"
     "  --seed N     of weights, order and dropout (default: 1)\n";
 
 static arguments parse(int argc, char **argv) {
-    static const struct option options[] = {
-        {"data", 1, NULL, 'd'},    {"out", 1, NULL, 'o'},  {"epochs", 1, NULL, 'e'},
-        {"threads", 1, NULL, 't'}, {"seed", 1, NULL, 's'}, {"checkpoint", 1, NULL, 'c'},
-        {"resume", 0, NULL, 'r'},  {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    arguments a = {.data = DIGITS_DIR, .out = ".", .epochs = 20, .seed = 1};
+    static const struct option options[] = {{"data", 1, NULL, 'd'},   {"out", 1, NULL, 'o'},
+                                            {"epochs", 1, NULL, 'e'}, {"threads", 1, NULL, 't'},
+                                            {"seed", 1, NULL, 's'},   {"checkpoint", 1, NULL, 'c'},
+                                            {"device", 1, NULL, 'v'}, {"resume", 0, NULL, 'r'},
+                                            {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
+    arguments a = {.data = DIGITS_DIR, .out = ".", .device = "auto", .epochs = 20, .seed = 1};
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) switch (option) {
         case 'd':
             a.data = optarg;
@@ -49,6 +51,9 @@ static arguments parse(int argc, char **argv) {
             break;
         case 'e':
             a.epochs = (int)number("epochs", optarg, 1, 100000);
+            break;
+        case 'v':
+            a.device = optarg;
             break;
         case 't':
             a.threads = (int)number("threads", optarg, 0, 1024);
@@ -167,7 +172,7 @@ int main(int argc, char **argv) {
     tw_model *model;
     tw_trainer *trainer;
     prepare_folder(a.out);
-    check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = a.threads)));
+    check(tw_context_create(&context, a.device, TW_OPTIONS(context, .threads = a.threads)));
     check(tw_dataset_open(&train, context, a.data, TW_TRAIN, NULL));
     check(tw_dataset_open(&test, context, a.data, TW_TEST, NULL));
     check(tw_model_create(&model, context));

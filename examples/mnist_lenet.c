@@ -4,10 +4,11 @@
 #include <getopt.h>
 
 static const char usage[] =
-    "usage: mnist_lenet DIR [--epochs N] [--threads N] [--seed N] [--help]\n\n"
+    "usage: mnist_lenet DIR [--epochs N] [--device NAME] [--threads N] [--seed N] [--help]\n\n"
     "  DIR          MNIST's four IDX files, plain or gzip; examples/get_data.sh mnist puts them into build/data/mnist\n"
     "               (fashion-mnist, with the same names, into build/data/fashion-mnist)\n"
     "  --epochs N   times through the training set, at least 1 (default: 5)\n"
+    "  --device NAME  cpu, cuda:0, ... (default: auto, the best there is)\n"
     "  --threads N  threads to work with (default: all processors)\n"
     "  --seed N     of weights and order (default: 1)\n";
 
@@ -19,11 +20,13 @@ static bool show_epoch(void *user, const tw_progress *p) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option names[] = {
-        {"epochs", 1, 0, 'e'}, {"threads", 1, 0, 't'}, {"seed", 1, 0, 's'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+    static const struct option names[] = {{"epochs", 1, 0, 'e'}, {"device", 1, 0, 'v'}, {"threads", 1, 0, 't'},
+                                          {"seed", 1, 0, 's'},   {"help", 0, 0, 'h'},   {0, 0, 0, 0}};
+    const char *device = "auto";
     uint64_t epochs = 5, threads = 0, seed = 1;
     for (int option; (option = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
         if (option == 'e') epochs = number("epochs", optarg, 1, 100000);
+        if (option == 'v') device = optarg;
         if (option == 't') threads = number("threads", optarg, 0, 1024);
         if (option == 's') seed = number("seed", optarg, 0, UINT64_MAX);
         if (option == 'h') return fputs(usage, stdout) < 0;
@@ -35,7 +38,7 @@ int main(int argc, char **argv) {
     tw_dataset *train, *test;
     tw_model *model;
     tw_trainer *trainer;
-    check(tw_context_create(&context, "auto", TW_OPTIONS(context, .threads = (int)threads)));
+    check(tw_context_create(&context, device, TW_OPTIONS(context, .threads = (int)threads)));
     check_data(tw_dataset_open(&train, context, argv[optind], TW_TRAIN, NULL), "mnist");
     check_data(tw_dataset_open(&test, context, argv[optind], TW_TEST, NULL), "mnist");
     check(tw_model_create(&model, context));

@@ -168,6 +168,11 @@ for program in digits training_loop custom_op "mnist_lenet $work/mnist" "cifar_r
 done
 expect 2 predict a extra
 says err "unexpected argument: extra"
+for program in "digits --out $work/d" "mnist_lenet $work/mnist" "cifar_resnet $work/cifar"; do
+    read -ra words <<<"$program"
+    expect 1 "${words[@]}" --device toaster
+    says err "there is no device 'toaster'"
+done
 expect 2 mnist_lenet
 expect 2 cifar_resnet
 for program in "digits --data" "training_loop --data" "custom_op --data" mnist_lenet cifar_resnet; do

@@ -29,12 +29,16 @@ static int open_images(void **state) {
 }
 #define with_images(test) cmocka_unit_test_setup_teardown(test, open_images, task_close)
 
-static tw_program *training(tw_model *model, tw_value *loss, int64_t batch) {
+static tw_program *optimizing(tw_model *model, tw_value *loss, int64_t batch, const tw_optimizer_options *optimizer) {
     tw_program *program;
     CHECK_OK(tw_program_create(&program, model, batch,
                                TW_OPTIONS(program, .train = true, .losses = &(tw_loss){loss, 0}, .loss_count = 1,
-                                          .optimizer = &sgd, .record_passes = true)));
+                                          .optimizer = optimizer, .record_passes = true)));
     return program;
+}
+
+static tw_program *training(tw_model *model, tw_value *loss, int64_t batch) {
+    return optimizing(model, loss, batch, &sgd);
 }
 
 static fixture make_fixture(tw_model *model) {
@@ -247,6 +251,35 @@ static void test_gradients_of_another_program(void **state) {
     drop_fixture(&f);
 }
 
+/* One update by the first, one by the second. */
+static fixture two_optimizers(const tw_optimizer_options *first, const tw_optimizer_options *second) {
+    fixture f = make_fixture(task_model(task_context, 1));
+    const tw_optimizer_options *const turns[] = {first, second};
+    for (int i = 0; i < 2; i++) {
+        tw_program_destroy(f.program);
+        f.program = optimizing(f.model, f.loss, BATCH, turns[i]);
+        step(&f);
+    }
+    return f;
+}
+
+/* A first update is the same with momentum and without: what it leaves behind must not be taken for another kind's. */
+static void test_optimizers_of_two_kinds_keep_apart(void **state) {
+    (void)state;
+    tw_optimizer_options plain = sgd, adamw = TW_OPTIMIZER_OPTIONS_INIT;
+    plain.momentum = 0;
+    adamw.kind = TW_ADAMW;
+    const tw_optimizer_options *const kinds[2][2][2] = {{{&sgd, &adamw}, {&plain, &adamw}},
+                                                        {{&adamw, &sgd}, {&adamw, &plain}}};
+    for (int i = 0; i < 2; i++) {
+        fixture one = two_optimizers(kinds[i][0][0], kinds[i][0][1]),
+                two = two_optimizers(kinds[i][1][0], kinds[i][1][1]);
+        assert_same_parameters(one.model, two.model);
+        drop_fixture(&one);
+        drop_fixture(&two);
+    }
+}
+
 /* ---- feeding and reading ---- */
 
 static void test_element_types_fed(void **state) {
@@ -436,6 +469,7 @@ int main(void) {
         with_images(test_frozen_parameters),
         with_images(test_gradients_then_update_equal_a_run),
         with_images(test_gradients_of_another_program),
+        with_images(test_optimizers_of_two_kinds_keep_apart),
         with_images(test_element_types_fed),
         with_images(test_what_was_not_asked_for),
         with_images(test_programs_that_cannot_be),

@@ -398,6 +398,7 @@ static void test_states_it_is_not_deterministic(void **state) {
 }
 
 static size_t megabyte(const tw_op_call *call) { return (size_t)call->inputs[0].dims[0] << 20; }
+static size_t endless(const tw_op_call *call) { return SIZE_MAX - (size_t)call->inputs[0].dims[0]; }
 
 /* Workspace is asked for by the chunk, and is every worker's own. */
 static void test_workspace_is_planned(void **state) {
@@ -409,6 +410,15 @@ static void test_workspace_is_planned(void **state) {
     CHECK_OK(tw_model_build(p.model, p.y, NULL));
     CHECK_OK(tw_program_create(&p.program, p.model, 3, TW_OPTIONS(program, .outputs = &p.y, .output_count = 1)));
     assert_int_equal(tw_program_get_stats(p.program).scratch_bytes >> 20, 2 * 3);
+    CHECK_OK(tw_op_register(p.context, "vast", TW_OPTIONS(op, .workspace = endless, .forward_cpu = nothing)));
+    tw_model *model;
+    CHECK_OK(tw_model_create(&model, p.context));
+    tw_value *x = tw_input(model, 1, 1, 1), *y = tw_apply(model, "vast", &x, 1, NULL);
+    CHECK_OK(tw_model_build(model, y, NULL));
+    tw_program *program; /* rounded up, that would be no workspace at all */
+    assert_int_equal(tw_program_create(&program, model, 3, TW_OPTIONS(program, .outputs = &y, .output_count = 1)),
+                     TW_ERROR_OVERFLOW);
+    tw_model_destroy(model);
     close_probe(&p);
 }
 

@@ -10,7 +10,7 @@ extern "C" {
 
 typedef enum tw_optimizer_kind {
     TW_SGD = 0,  /**< g += wd w; v = momentum v + g; w -= lr v (Nesterov: w -= lr (g + momentum v)), as in PyTorch */
-    TW_ADAMW = 1 /**< Adam with decoupled decay (Loshchilov & Hutter 2019): w -= lr wd w; m, v; w -= lr m^ / (sqrt(v^) + eps) */
+    TW_ADAMW = 1 /**< Adam with decoupled decay (Loshchilov & Hutter 2019): w -= lr wd w; m, v; w -= lr m^ / (sqrt(v^) + eps); m^ and v^ are corrected for all updates of the model */
 } tw_optimizer_kind;
 
 typedef enum tw_schedule_kind {

@@ -107,7 +107,7 @@ static tw_status save(const tw_model *model, const char *path, bool *needed) {
     twi_model_tensors list;
     char *metadata = NULL;
     twi_graph_mark_needed(&model->graph, model->output, needed);
-    TWI_TRY(twi_model_tensors_list(&list, model, NULL, 0));
+    TWI_TRY(twi_model_tensors_list(&list, model, NULL, (twi_moments){0}));
     keep_needed(&list, needed);
     tw_status status = make_metadata(model, needed, &metadata);
     if (status) status = twi_fail_within(status, "%s", path);
@@ -260,7 +260,7 @@ static tw_status read_tensors(tw_model *model, const twi_tensor_file *file, tw_v
                               const tw_model_options *options) {
     twi_model_tensors list;
     twi_model_values values;
-    TWI_TRY(twi_model_tensors_list(&list, model, NULL, 0));
+    TWI_TRY(twi_model_tensors_list(&list, model, NULL, (twi_moments){0}));
     tw_status status = twi_model_values_read(&values, &list, file, false, "its graph and its tensors disagree");
     if (status == TW_OK) status = tw_model_build(model, output, options);
     if (status == TW_OK) status = twi_model_values_write(&values, &list, model);

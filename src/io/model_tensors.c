@@ -11,16 +11,16 @@ enum { NONE = -1, MISFIT = -2 };
 /* ---- the list ---- */
 
 tw_status twi_model_tensors_list(twi_model_tensors *list, const tw_model *model, const char *const *prefix,
-                                 int moments) {
+                                 twi_moments moments) {
     const twi_store *store = &model->store;
     *list = (twi_model_tensors){.model = model};
-    TWI_TRY(twi_get(model->context->memory, &list->tensor, (size_t)store->count * (size_t)(1 + moments),
+    TWI_TRY(twi_get(model->context->memory, &list->tensor, (size_t)store->count * (size_t)(1 + moments.count),
                     sizeof *list->tensor, "tensor list"));
     for (int i = 0; i < store->count; i++) {
         void *const *array = store->parameter[i].learned ? &store->weights : &store->buffers;
         list->tensor[list->count++] = (twi_model_tensor){"", i, array};
     }
-    for (int m = 0; m < moments; m++)
+    for (int m = moments.first; m < moments.first + moments.count; m++)
         for (int i = 0; i < store->count; i++)
             if (store->parameter[i].learned)
                 list->tensor[list->count++] = (twi_model_tensor){prefix[m], i, &store->moment[m]};

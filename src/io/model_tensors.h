@@ -20,10 +20,10 @@ typedef struct twi_model_tensors {
     int count;
 } twi_model_tensors;
 
-/* Lists parameters and buffers under their names, and of every learned parameter `moments` moments, each under its
- * prefix. */
+/* Lists parameters and buffers under their names, and the moments of every learned parameter, each under its prefix:
+ * prefix[i] is that of the store's moment i. */
 tw_status twi_model_tensors_list(twi_model_tensors *list, const tw_model *model, const char *const *prefix,
-                                 int moments);
+                                 twi_moments moments);
 void twi_model_tensors_free(twi_model_tensors *list);
 
 /* Adds a pair to the metadata of a file to be saved. */

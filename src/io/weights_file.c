@@ -8,7 +8,7 @@ tw_status tw_model_save(const tw_model *model, const char *path) {
     if (!model || !path) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_save: model or path is NULL");
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_model_save: %s: the model is not built yet", path);
     twi_model_tensors list;
-    TWI_TRY(twi_model_tensors_list(&list, model, NULL, 0));
+    TWI_TRY(twi_model_tensors_list(&list, model, NULL, (twi_moments){0}));
     tw_status status = twi_model_tensors_save(&list, "", path);
     twi_model_tensors_free(&list);
     return status;
@@ -17,7 +17,7 @@ tw_status tw_model_save(const tw_model *model, const char *path) {
 static tw_status load(tw_model *model, const twi_tensor_file *file, bool partial) {
     twi_model_tensors list;
     twi_model_values values;
-    TWI_TRY(twi_model_tensors_list(&list, model, NULL, 0));
+    TWI_TRY(twi_model_tensors_list(&list, model, NULL, (twi_moments){0}));
     tw_status status = twi_model_values_read(&values, &list, file, partial, "load with partial to take what fits");
     if (status == TW_OK) status = twi_model_values_write(&values, &list, model);
     twi_model_values_free(&values, &list);

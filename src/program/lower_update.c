@@ -133,13 +133,15 @@ tw_status twi_lower_gradients(tw_program *program) {
     return twi_program_add_step(program, check, attrs, NULL, "gradients", TWI_PART_COMMIT, &taken);
 }
 
-int twi_optimizer_moments(const tw_optimizer_options *o) { return o->kind == TW_ADAMW ? 2 : o->momentum > 0; }
+twi_moments twi_optimizer_moments(const tw_optimizer_options *o) {
+    return o->kind == TW_ADAMW ? (twi_moments){1, 2} : (twi_moments){0, o->momentum > 0};
+}
 
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *options) {
     static const char *const kernels[] = {[TW_SGD] = "sgd.update", [TW_ADAMW] = "adamw.update"};
     twi_store *store = &program->model->store;
     TWI_TRY(twi_optimizer_check(options));
-    const int moments = twi_optimizer_moments(options);
+    const twi_moments moments = twi_optimizer_moments(options);
     TWI_TRY(twi_store_need_gradients(store));
     TWI_TRY(twi_store_need_moments(store, moments));
 
@@ -162,9 +164,9 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     int operands[TWI_MAX_OPERANDS] = {-1, -1, -1, -1};
     TWI_TRY(flat_buffer(program, "parameters", &store->weights, &operands[0]));
     TWI_TRY(taken_gradients(program, &operands[1]));
-    static const char *const moment_names[TWI_MOMENTS] = {"moment 1", "moment 2"};
-    for (int i = 0; i < moments; i++)
-        TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[i], &operands[2 + i]));
+    static const char *const moment_names[] = {"moment 1", "moment 2"};
+    for (int i = 0; i < moments.count; i++)
+        TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[moments.first + i], &operands[2 + i]));
     TWI_TRY(twi_program_add_step(program, rate, schedule, NULL, "schedule", TWI_PART_UPDATE, operands));
     TWI_TRY(twi_program_add_step(program, step, update, NULL, "optimizer", TWI_PART_UPDATE, operands));
     return twi_program_add_step(program, advance, NULL, NULL, "commit", TWI_PART_UPDATE, operands);

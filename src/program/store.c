@@ -14,8 +14,9 @@ void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
 }
 
 void twi_store_drop(twi_store *store) {
-    void **const arrays[] = {&store->weights,       &store->gradients, &store->moment[0], &store->moment[1],
-                             &store->gradient_sums, &store->buffers,   &store->shadows,   (void **)&store->control};
+    void **const arrays[] = {&store->weights,   &store->gradients, &store->gradient_sums,
+                             &store->moment[0], &store->moment[1], &store->moment[2],
+                             &store->buffers,   &store->shadows,   (void **)&store->control};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         store->context->backend->put(store->context, *arrays[i]);
         *arrays[i] = NULL;
@@ -241,8 +242,8 @@ tw_status twi_store_need_gradient_sums(twi_store *store) {
                                 : get_array(store, &store->gradient_sums, store->learned_count, "gradient sums");
 }
 
-tw_status twi_store_need_moments(twi_store *store, int count) {
-    for (int i = 0; i < count; i++)
+tw_status twi_store_need_moments(twi_store *store, twi_moments moments) {
+    for (int i = moments.first; i < moments.first + moments.count; i++)
         if (!store->moment[i]) TWI_TRY(get_array(store, &store->moment[i], store->learned_count, "optimizer state"));
     return TW_OK;
 }

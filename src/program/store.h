@@ -8,7 +8,13 @@
 #include "base/text.h"
 #include <talweg/model.h>
 
-enum { TWI_MOMENTS = 2 };
+/* What optimizers keep of every learned parameter. No two kinds share one: the same numbers would mean different things. */
+enum { TWI_MOMENTS = 3 };
+
+/* Some of them, in a row. */
+typedef struct twi_moments {
+    int first, count;
+} twi_moments;
 
 typedef struct twi_parameter {
     const char *name; /* borrowed from the graph value */
@@ -58,7 +64,7 @@ tw_status twi_store_add_alias(twi_store *store, const char *name, int index);
 tw_status twi_store_build(twi_store *store, uint64_t seed);
 tw_status twi_store_need_gradients(twi_store *store);
 tw_status twi_store_need_gradient_sums(twi_store *store);
-tw_status twi_store_need_moments(twi_store *store, int count);
+tw_status twi_store_need_moments(twi_store *store, twi_moments moments);
 /* The parameter of that name, which may be an alias; -1 if there is none. */
 int twi_store_find(const twi_store *store, const char *name);
 /* Strides of the canonical layout, in elements. */

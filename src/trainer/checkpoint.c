@@ -123,10 +123,8 @@ static state state_of(const tw_trainer *trainer) {
 /* ---- tensors ---- */
 
 static tw_status list_tensors(const tw_trainer *trainer, twi_model_tensors *list) {
-    static const char *const prefixes[][TWI_MOMENTS] = {
-        [TW_SGD] = {MOMENTS "momentum."}, [TW_ADAMW] = {MOMENTS "exp_avg.", MOMENTS "exp_avg_sq."}};
-    const tw_optimizer_options *o = &trainer->options.optimizer;
-    return twi_model_tensors_list(list, trainer->model, prefixes[o->kind], twi_optimizer_moments(o));
+    static const char *const prefixes[TWI_MOMENTS] = {MOMENTS "momentum.", MOMENTS "exp_avg.", MOMENTS "exp_avg_sq."};
+    return twi_model_tensors_list(list, trainer->model, prefixes, twi_optimizer_moments(&trainer->options.optimizer));
 }
 
 /* Moments are there once a program needs them. */

@@ -83,6 +83,7 @@ BUILDER(input_null, tw_input_shaped(m, "i", 2, NULL))
 BUILDER(name_twice, CONV(m, CONV(m, x, .padding = 1), .padding = 1))
 BUILDER(name_of_input, (tw_input_shaped(m, "i", 0, NULL), tw_input_labels(m, "i")))
 BUILDER(name_empty, tw_dense(m, x, 2, TW_OPTIONS(dense, .name = "")))
+BUILDER(name_of_files, tw_weight(m, "__metadata__", 1, (int64_t[]){2}, NULL))
 BUILDER(scope_empty, tw_scope_begin(m, ""))
 BUILDER(scope_null, tw_scope_begin(m, NULL))
 BUILDER(scope_end, tw_scope_end(m))
@@ -164,6 +165,7 @@ static const struct failure {
     ROW(name_twice, "name 'c' is taken", "scopes"),
     ROW(name_of_input, "name 'i' is taken", ""),
     ROW(name_empty, "fc", "empty name"),
+    ROW(name_of_files, "__metadata__", "choose another"),
     ROW(scope_empty, "scope", "needs a name"),
     ROW(scope_null, "scope", "needs a name"),
     ROW(scope_end, "tw_scope_end", "tw_scope_begin"),

@@ -95,6 +95,10 @@ const char *twi_graph_name(twi_graph *graph, const char *name, const char *base)
             return (const char *)twi_graph_fail(
                 graph, TWI_FAIL(TW_ERROR_ARGUMENT, "name '%.40s...' is longer than %zu characters with its scope", name,
                                 sizeof graph->name - 1));
+        if (strcmp(full, "__metadata__") == 0)
+            return (const char *)twi_graph_fail(
+                graph,
+                TWI_FAIL(TW_ERROR_ARGUMENT, "name '%s' is what files call something else; choose another", full));
         if (name_taken(graph, full))
             return (const char *)twi_graph_fail(
                 graph, TWI_FAIL(TW_ERROR_ARGUMENT,

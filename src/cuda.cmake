@@ -4,6 +4,7 @@ set(TALWEG_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where the tool
 set_property(CACHE TALWEG_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TALWEG_CUDA_ARCHITECTURES "" CACHE STRING
     "Compute capabilities to build kernels for, as CMAKE_CUDA_ARCHITECTURES; empty: the local card's, else 80 and 90, with PTX for newer ones")
+option(TALWEG_NVTX "Mark runs and steps of the CUDA back end for NVIDIA's profilers" OFF)
 
 # What the back end is made of, also for its emulated twin among the tests.
 file(GLOB TALWEG_CUDA_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
@@ -88,6 +89,10 @@ if(talweg_cudnn_found)
     target_compile_definitions(talweg_cuda PRIVATE TWI_HAVE_CUDNN=1)
     target_include_directories(talweg_cuda SYSTEM PRIVATE ${TALWEG_CUDNN_INCLUDE_DIR})
     target_link_libraries(talweg_cuda PRIVATE ${TALWEG_CUDNN_LIBRARY})
+endif()
+if(TALWEG_NVTX)
+    target_compile_definitions(talweg_cuda PRIVATE TWI_HAVE_NVTX=1)
+    target_link_libraries(talweg_cuda PRIVATE ${CMAKE_DL_LIBS}) # what NVTX asks for a profiler by
 endif()
 install(TARGETS talweg_cuda)
 

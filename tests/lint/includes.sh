@@ -23,6 +23,7 @@ cli
 vendors='
 ^(oneapi/dnnl/)?dnnl[a-z_]*[.]h$   backend/cpu
 ^cu[a-z]*(_[a-z]+)*[.]h$           backend/cuda
+^nvtx3/                            backend/cuda
 '
 set -eu
 cd "$1"

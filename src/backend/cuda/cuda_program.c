@@ -1,11 +1,13 @@
 /* Binds a plan to device memory, captures what can be run of it as graphs, and launches them. One launch a run: the host
  * neither walks the steps nor waits between them. */
 #include "cuda_program.h"
+#include "nvtx.h"
 
 #include <string.h>
 
 /* What can be run: everything, the gradients, the update. */
 enum { PARTS = 3 };
+static const char *const part_names[PARTS] = {"all", "gradients", "update"};
 
 typedef struct bound_step {
     const twi_cuda_site *site;
@@ -77,9 +79,11 @@ static void add_part(bound_program *program, const twi_plan *plan, int first, in
 /* ---- launching ---- */
 
 static tw_status launch_step(twi_cuda_device *device, const bound_program *program, const bound_step *step) {
+    twi_nvtx_begin(step->site->kernel->name, step->label);
     tw_status status = step->site->family->launch(step->site, &step->call, program->workspace, device->stream);
     if (status == TW_OK && device->each_step)
         status = twi_cuda_check(device, cudaStreamSynchronize(device->stream), "waiting for the step");
+    twi_nvtx_end();
     return status ? twi_fail_within(status, "%s '%s'", step->site->kernel->name, step->label) : TW_OK;
 }
 
@@ -159,9 +163,12 @@ tw_status twi_cuda_run(tw_context *context, void *prepared, int first_segment, i
     for (int i = 0; i < program->part_count; i++) {
         const bound_part *part = &program->part[i];
         if (part->first_segment != first_segment || part->segment_count != segment_count) continue;
-        if (!part->graph) return launch_steps(device, program, part);
-        TWI_CUDA(device, cudaGraphLaunch(part->graph, device->stream));
-        return TW_OK;
+        twi_nvtx_begin("run", part_names[i]);
+        tw_status status = part->graph
+                               ? twi_cuda_check(device, cudaGraphLaunch(part->graph, device->stream), "cudaGraphLaunch")
+                               : launch_steps(device, program, part);
+        twi_nvtx_end();
+        return status;
     }
     return segment_count
                ? TWI_FAIL(TW_ERROR_INTERNAL, "cuda: segments %d to %d are no part of the program; please report it",

@@ -23,7 +23,9 @@ done
 
 cd "$(dirname "$0")/.."
 bash tests/setup.sh
-cmake -S . -B build
+cuda=OFF # what nothing here could run is not compiled
+for device in /dev/nvidiactl /dev/dxg; do [ ! -e "$device" ] || cuda=AUTO; done
+cmake -S . -B build -DTALWEG_CUDA=$cuda
 cmake --build build --parallel "$(nproc)" --target talweg_examples talweg_cli
 mkdir -p build/digits
 exec build/bin/digits --data examples/data/digits --out build/digits "$@"

@@ -28,6 +28,6 @@ done
 cd "$(dirname "$0")/.."
 bash tests/setup.sh --tests
 processors=$(nproc)
-cmake -S . -B build -DTALWEG_TESTS=ON -DTALWEG_TEST_VARIANTS=ON -DTALWEG_EXAMPLES=ON -DTALWEG_WERROR=ON
+cmake -S . -B build -DTALWEG_TESTS=ON -DTALWEG_CUDA=AUTO -DTALWEG_TEST_VARIANTS=ON -DTALWEG_EXAMPLES=ON -DTALWEG_WERROR=ON
 cmake --build build --parallel "$processors"
 exec ctest --test-dir build -L "^($labels)\$" --output-on-failure --parallel "$processors"

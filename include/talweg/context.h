@@ -32,8 +32,12 @@ typedef struct tw_context_options {
     tw_memory_hook_fn memory_hook; /**< failure injection; NULL: none */
     void *memory_hook_user;
     size_t device_memory_limit;    /**< cap on the memory of a GPU in bytes; 0: none */
+    bool autotune;                 /**< on a GPU: time the first few ways to do a convolution instead of taking the one that the library
+                                        guesses. Another plan may then be chosen from run to run, unless cache_folder keeps the choice */
+    const char *cache_folder;      /**< where choices made for a GPU are kept, so that later programs start faster and on the same plan;
+                                        NULL: the environment variable TALWEG_CACHE_DIR, or nowhere. Copied */
 } tw_context_options;
-#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0}
+#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0, false, NULL}
 
 /** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu" does, takes no
  *  memory for activations, and refuses to run. The caller owns *out.

@@ -15,6 +15,8 @@ struct tw_context {
     bool plans_only;                     /* opened on "plan:...": builds and plans, and refuses to run */
     const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
     size_t device_memory_limit;        /* 0: none */
+    bool autotune;                     /* as in tw_context_options */
+    char *cache_folder;                /* NULL: none was named */
     void *device;                      /* the back end's own state for this context */
     int ordinal;                       /* which of the back end's devices */
     char device_name[40];

@@ -23,8 +23,11 @@ tw_status twi_context_open(tw_context **out, const tw_context_options *options) 
     }
     context->memory = memory;
     context->device_memory_limit = o.device_memory_limit;
+    context->autotune = o.autotune;
     context->log = (twi_log){.fn = o.log, .user = o.log_user, .level = o.log_level};
-    status = twi_pool_create(&context->pool, memory, o.threads ? o.threads : twi_processor_count());
+    if (o.cache_folder) status = twi_get_text(memory, &context->cache_folder, o.cache_folder);
+    if (status == TW_OK)
+        status = twi_pool_create(&context->pool, memory, o.threads ? o.threads : twi_processor_count());
     if (status) {
         twi_context_close(context);
         return status;
@@ -36,6 +39,7 @@ tw_status twi_context_open(tw_context **out, const tw_context_options *options) 
 void twi_context_close(tw_context *context) {
     if (!context) return;
     twi_pool_destroy(context->pool);
+    twi_put(context->memory, context->cache_folder);
     twi_memory *memory = context->memory; /* the context is itself a block of it */
     twi_put(memory, context);
     twi_memory_destroy(memory);

@@ -71,12 +71,17 @@ extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */
 /* backend->describe: cuda_describe.c. */
 tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out);
 
+/* Notes in the context what the same plan may compute other bits on. cuda_describe.c */
+void twi_cuda_name_machine(const twi_cuda_device *device);
+
 /* ---- failures: cuda_error.c. Each status is checked; the text names the call, the vendor's own word for it and a remedy ---- */
 
 /* Notes a failure after which the device is of no use, and answers with it. */
 tw_status twi_cuda_lost(twi_cuda_device *device, const char *cause);
 /* TW_OK, or the failure that a lost device answers every call with. */
 tw_status twi_cuda_usable(const twi_cuda_device *device);
+/* What every call on the device begins with: makes it the calling thread's, which may have another's. */
+tw_status twi_cuda_enter(twi_cuda_device *device);
 
 /* TW_OK, or the status that fits: out of memory with what is held, a lost device (sticky) from then on in every call. */
 tw_status twi_cuda_check(twi_cuda_device *device, cudaError_t error, const char *call);

@@ -30,7 +30,9 @@ static tw_status open_device(twi_cuda_device *device) {
     TWI_TRY(twi_cuda_check(device, probed, "looking for kernels"));
     TWI_CUDA(device, cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking));
     TWI_TRY(twi_cuda_copies_open(device));
-    TWI_TRY(twi_cuda_dnn_open(&device->dnn, device, NULL));
+    const twi_cuda_dnn_options options = {.trial = device->context->autotune,
+                                          .cache_folder = device->context->cache_folder};
+    TWI_TRY(twi_cuda_dnn_open(&device->dnn, device, &options));
     return twi_cuda_blas_open(device);
 }
 
@@ -62,6 +64,7 @@ static tw_status cuda_open(tw_context *context, void **out) {
         cuda_close(context, device);
         return status;
     }
+    twi_cuda_name_machine(device);
     twi_log_line(&context->log, TW_LOG_INFO, "cuda: device %d, %s, compute capability %d.%d, %d multiprocessors%s",
                  device->ordinal, device->name, device->capability / 10, device->capability % 10, device->processors,
                  device->each_step ? ", waiting for every step" : "");
@@ -75,7 +78,8 @@ static int cuda_workers(const tw_context *context) {
 
 /* ---- implementations ---- */
 
-static const twi_cuda_family *const families[] = {&twi_cuda_user, &twi_cuda_cudnn, &twi_cuda_cublaslt, &twi_cuda_kernels};
+static const twi_cuda_family *const families[] = {&twi_cuda_user, &twi_cuda_cudnn, &twi_cuda_cublaslt,
+                                                  &twi_cuda_kernels};
 
 static tw_status choose_family(twi_cuda_site *site, const twi_call *call) {
     const twi_log *log = &site->device->context->log;
@@ -96,7 +100,7 @@ static tw_status cuda_choose(tw_context *context, const twi_kernel *kernel, cons
     (void)tail; /* the batch is not cut */
     *out = (twi_choice){0};
     twi_cuda_site *site;
-    TWI_TRY(twi_cuda_usable(twi_cuda_of(context)));
+    TWI_TRY(twi_cuda_enter(twi_cuda_of(context)));
     TWI_TRY(twi_get(context->memory, &site, 1, sizeof *site, "implementation of a step"));
     site->kernel = kernel;
     site->device = twi_cuda_of(context);

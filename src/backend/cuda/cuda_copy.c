@@ -77,7 +77,7 @@ static tw_status copy_piece(twi_cuda_device *device, void *to, const void *host,
 
 tw_status twi_cuda_copy_in(tw_context *context, void *to, const void *host, size_t bytes) {
     twi_cuda_device *device = twi_cuda_of(context);
-    TWI_TRY(twi_cuda_usable(device));
+    TWI_TRY(twi_cuda_enter(device));
     for (size_t done = 0, piece; done < bytes; done += piece) {
         piece = bytes - done < kinds[LARGE].bytes ? bytes - done : kinds[LARGE].bytes;
         TWI_TRY(copy_piece(device, (char *)to + done, (const char *)host + done, piece));
@@ -87,7 +87,7 @@ tw_status twi_cuda_copy_in(tw_context *context, void *to, const void *host, size
 
 tw_status twi_cuda_copy_out(tw_context *context, void *host, const void *from, size_t bytes) {
     twi_cuda_device *device = twi_cuda_of(context);
-    TWI_TRY(twi_cuda_usable(device));
+    TWI_TRY(twi_cuda_enter(device));
     if (!bytes) return TW_OK;
     TWI_CUDA(device, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, device->stream));
     TWI_CUDA(device, cudaStreamSynchronize(device->stream));
@@ -97,7 +97,7 @@ tw_status twi_cuda_copy_out(tw_context *context, void *host, const void *from, s
 tw_status twi_cuda_get_host(tw_context *context, void **out, size_t bytes, const char *what) {
     twi_cuda_device *device = twi_cuda_of(context);
     *out = NULL;
-    TWI_TRY(twi_cuda_usable(device));
+    TWI_TRY(twi_cuda_enter(device));
     cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault);
     if (error) *out = NULL;
     if (error == cudaErrorMemoryAllocation) {
@@ -117,18 +117,21 @@ void twi_cuda_put_host(tw_context *context, void *memory) {
 
 tw_status twi_cuda_fetch(tw_context *context, void *host, const void *from, size_t bytes) {
     twi_cuda_device *device = twi_cuda_of(context);
+    TWI_TRY(twi_cuda_enter(device));
     TWI_CUDA(device, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, device->stream));
     return TW_OK;
 }
 
 tw_status twi_cuda_mark(tw_context *context, int mark) {
     twi_cuda_device *device = twi_cuda_of(context);
+    TWI_TRY(twi_cuda_enter(device));
     TWI_CUDA(device, cudaEventRecord(device->copies->mark[mark], device->stream));
     return TW_OK;
 }
 
 tw_status twi_cuda_wait(tw_context *context, int mark) {
     twi_cuda_device *device = twi_cuda_of(context);
+    TWI_TRY(twi_cuda_enter(device));
     TWI_CUDA(device, cudaEventSynchronize(device->copies->mark[mark]));
     return TW_OK;
 }

@@ -27,3 +27,9 @@ tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out) {
     snprintf(out->code, sizeof out->code, "%s", TWI_CUDA_CODE);
     return TW_OK;
 }
+
+void twi_cuda_name_machine(const twi_cuda_device *device) {
+    tw_context *context = device->context;
+    snprintf(context->machine, sizeof context->machine, "%.40s, cuBLASLt %d, cuDNN %d", device->name,
+             (int)cublasLtGetVersion(), cudnn_version());
+}

@@ -40,3 +40,9 @@ tw_status twi_cuda_check(twi_cuda_device *device, cudaError_t error, const char 
     if (error == cudaErrorMemoryAllocation) return twi_cuda_out_of_memory(device, 0, call);
     return TWI_FAIL(TW_ERROR_DEVICE, "cuda: %s: %s, %s", call, name, text);
 }
+
+tw_status twi_cuda_enter(twi_cuda_device *device) {
+    TWI_TRY(twi_cuda_usable(device));
+    TWI_CUDA(device, cudaSetDevice(device->ordinal));
+    return TW_OK;
+}

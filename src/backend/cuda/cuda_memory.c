@@ -60,7 +60,7 @@ tw_status twi_cuda_get(tw_context *context, void **out, size_t bytes, const char
     twi_cuda_device *device = twi_cuda_of(context);
     tw_memory_stats *stats = &device->memory;
     *out = NULL;
-    TWI_TRY(twi_cuda_usable(device));
+    TWI_TRY(twi_cuda_enter(device));
     TWI_TRY(take_room(device));
     if (bytes > SIZE_MAX - stats->bytes || (stats->limit && stats->bytes + bytes > stats->limit))
         return twi_cuda_out_of_memory(device, bytes, what);

@@ -134,7 +134,7 @@ tw_status twi_cuda_prepare(tw_context *context, void **out, const twi_plan *plan
     twi_cuda_device *device = twi_cuda_of(context);
     bound_program *program;
     *out = NULL;
-    TWI_TRY(twi_cuda_usable(device));
+    TWI_TRY(twi_cuda_enter(device));
     TWI_TRY(twi_get(context->memory, &program, 1, sizeof *program, "bound program"));
     tw_status status = bind(device, program, plan, control, arena, scratch);
     if (status) {
@@ -159,7 +159,7 @@ void twi_cuda_discard(tw_context *context, void *prepared) {
 tw_status twi_cuda_run(tw_context *context, void *prepared, int first_segment, int segment_count) {
     twi_cuda_device *device = twi_cuda_of(context);
     const bound_program *program = prepared;
-    TWI_TRY(twi_cuda_usable(device));
+    TWI_TRY(twi_cuda_enter(device));
     for (int i = 0; i < program->part_count; i++) {
         const bound_part *part = &program->part[i];
         if (part->first_segment != first_segment || part->segment_count != segment_count) continue;

@@ -39,8 +39,10 @@ typedef struct tw_context_options {
 } tw_context_options;
 #define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0, false, NULL}
 
-/** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu" does, takes no
- *  memory for activations, and refuses to run. The caller owns *out.
+/** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu"
+ *  does, takes no memory for activations, and refuses to run; "plan:h200" does the same for a card that need not be here: t4, a100,
+ *  a100-40, l4, l40s, rtx4090, h100, h200, b200, rtx5090. It asks cuDNN, where the CUDA back end was built, and needs no driver; what
+ *  cuDNN would compile at run time only with one is planned as a plain kernel.
  *  Errors: TW_ERROR_DEVICE for a device that is not there (the text names what is missing). */
 TW_API TW_WARN_UNUSED tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options);
 

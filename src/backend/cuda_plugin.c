@@ -116,7 +116,7 @@ static void *open_plugin(void) {
     return dlopen(PLUGIN_NAME, RTLD_NOW | RTLD_LOCAL);
 }
 
-tw_status twi_cuda_load(const twi_backend **out) {
+tw_status twi_cuda_load(const twi_backend **out, bool described) {
     *out = NULL;
     void *library = open_plugin();
     if (!library)
@@ -129,7 +129,7 @@ tw_status twi_cuda_load(const twi_backend **out) {
     twi_cuda_entry_fn entry;
     symbol_into(&entry, library, TWI_CUDA_ENTRY);
     const twi_cuda_host host = {sizeof host, tw_version(), twi_set_error, tw_last_error};
-    *out = entry ? entry(&host) : NULL;
+    *out = entry ? entry(&host, described) : NULL;
     if (*out) return TW_OK;
     tw_status status =
         entry

@@ -39,7 +39,7 @@ static tw_status open_gpu(tw_context *context, int ordinal) {
                         "cuda: there is no device %d: the driver shows %d, numbered from 0; look at nvidia-smi, and at "
                         "CUDA_VISIBLE_DEVICES",
                         ordinal, driver.devices);
-    TWI_TRY(twi_cuda_load(&backend));
+    TWI_TRY(twi_cuda_load(&backend, false));
     context->ordinal = ordinal;
     snprintf(name, sizeof name, CUDA "%d", ordinal);
     return open_on(context, backend, name);
@@ -53,18 +53,26 @@ static tw_status open_best(tw_context *context) {
     return open_on(context, &twi_backend_cpu, "cpu");
 }
 
+/* A card that need not be here. */
+static tw_status open_card(tw_context *context, const char *key) {
+    const twi_backend *backend;
+    TWI_TRY(twi_cuda_load(&backend, true));
+    return open_on(context, backend, key);
+}
+
 static tw_status open_device(tw_context *context, const char *device) {
     context->plans_only = begins(device, PLAN);
     int ordinal;
     const char *wanted = context->plans_only ? device + strlen(PLAN) : device;
     if (strcmp(wanted, "cpu") == 0) return open_on(context, &twi_backend_cpu, wanted);
-    if (!context->plans_only && strcmp(wanted, "auto") == 0) return open_best(context);
-    if (!context->plans_only && names_gpu(wanted, &ordinal)) return open_gpu(context, ordinal);
-    return TWI_FAIL(
-        TW_ERROR_DEVICE,
-        "tw_context_create: there is no device '%s'; write \"auto\", \"cpu\", \"cuda:0\", or \"plan:cpu\" to plan "
-        "without running",
-        device);
+    if (context->plans_only) return open_card(context, wanted);
+    if (strcmp(wanted, "auto") == 0) return open_best(context);
+    if (names_gpu(wanted, &ordinal)) return open_gpu(context, ordinal);
+    return TWI_FAIL(TW_ERROR_DEVICE,
+                    "tw_context_create: there is no device '%s'; write \"auto\", \"cpu\", \"cuda:0\", or \"plan:cpu\" "
+                    "or \"plan:h200\" "
+                    "to plan without running",
+                    device);
 }
 
 tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options) {

@@ -186,9 +186,12 @@ static tw_status fill(twi_cuda_site *site, const twi_call *call) {
 static tw_status prepare(twi_cuda_site *site, const twi_call *call) {
     const product *p = find_product(site->kernel->name);
     if (!p) return TWI_FAIL(TW_ERROR_UNSUPPORTED, "no matrix product");
-    if (!site->device->blas) return TWI_FAIL(TW_ERROR_UNSUPPORTED, "cuBLASLt chooses only where the device is");
     const char *reason = refuse(p, call);
     if (reason) return TWI_FAIL(TW_ERROR_UNSUPPORTED, "%s", reason);
+    if (!site->device->blas) { /* it chooses only where the device is: plan for the most it may take */
+        site->workspace_bytes = WORKSPACE_BYTES;
+        return TW_OK;
+    }
     matmul *m;
     TWI_TRY(twi_get(site->device->context->memory, &m, 1, sizeof *m, "matrix product"));
     m->product = p;

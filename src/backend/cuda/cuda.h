@@ -38,7 +38,7 @@ typedef struct twi_cuda_device {
     char loss[256];       /* what it was */
 } twi_cuda_device;
 
-extern const twi_backend twi_backend_cuda;
+extern const twi_backend twi_backend_cuda, twi_backend_cuda_described;
 
 static inline twi_cuda_device *twi_cuda_of(const tw_context *context) { return context->device; }
 

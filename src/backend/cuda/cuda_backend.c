@@ -1,6 +1,7 @@
-/* CUDA as a back end: its table of functions, its device, copies, and the choice of an implementation for a step. Memory is
- * in cuda_memory.c, binding and running programs in cuda_program.c, the implementations in families of their own. */
+/* CUDA as a back end: its table of functions and its device. Memory is in cuda_memory.c, copies in cuda_copy.c, choices in
+ * cuda_choose.c, binding and running programs in cuda_program.c, the implementations in families of their own. */
 #include "cublaslt.h"
+#include "cuda_choose.h"
 #include "cuda_copy.h"
 #include "cudnn.h"
 #include "cuda_memory.h"
@@ -76,57 +77,6 @@ static int cuda_workers(const tw_context *context) {
     return 1; /* steps follow each other on one stream and share one workspace */
 }
 
-/* ---- implementations ---- */
-
-static const twi_cuda_family *const families[] = {&twi_cuda_user, &twi_cuda_cudnn, &twi_cuda_cublaslt,
-                                                  &twi_cuda_kernels};
-
-static tw_status choose_family(twi_cuda_site *site, const twi_call *call) {
-    const twi_log *log = &site->device->context->log;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        site->family = families[i];
-        site->name = families[i]->name;
-        tw_status status = families[i]->prepare(site, call);
-        if (status != TW_ERROR_UNSUPPORTED) return status;
-        twi_log_line(log, TW_LOG_DEBUG, "cuda: %s not by %s: %s", site->kernel->name, families[i]->name,
-                     tw_last_error());
-    }
-    return TWI_FAIL(TW_ERROR_UNSUPPORTED, "op kernel '%s' has no implementation on the back end 'cuda' (%s)",
-                    site->kernel->name, tw_last_error());
-}
-
-static tw_status cuda_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
-                             twi_choice *out) {
-    (void)tail; /* the batch is not cut */
-    *out = (twi_choice){0};
-    twi_cuda_site *site;
-    TWI_TRY(twi_cuda_enter(twi_cuda_of(context)));
-    TWI_TRY(twi_get(context->memory, &site, 1, sizeof *site, "implementation of a step"));
-    site->kernel = kernel;
-    site->device = twi_cuda_of(context);
-    tw_status status = choose_family(site, main);
-    if (status) {
-        twi_put(context->memory, site);
-        return status;
-    }
-    out->implementation = site->name;
-    out->state = site;
-    out->worker_bytes = site->workspace_bytes;
-    return TW_OK;
-}
-
-static void cuda_release(tw_context *context, twi_choice *choice) {
-    twi_cuda_site *site = choice->state;
-    if (site && site->family->release) site->family->release(site);
-    twi_put(context->memory, site);
-    *choice = (twi_choice){0};
-}
-
-static int64_t cuda_chunk_multiple(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
-    (void)context, (void)kernel, (void)call;
-    return 1;
-}
-
 const twi_backend twi_backend_cuda = {
     .name = "cuda",
     .host_memory = false,
@@ -146,9 +96,9 @@ const twi_backend twi_backend_cuda = {
     .fetch = twi_cuda_fetch,
     .mark = twi_cuda_mark,
     .wait = twi_cuda_wait,
-    .choose = cuda_choose,
-    .release = cuda_release,
-    .chunk_multiple = cuda_chunk_multiple,
+    .choose = twi_cuda_choose,
+    .release = twi_cuda_release,
+    .chunk_multiple = twi_cuda_chunk_multiple,
     .prepare = twi_cuda_prepare,
     .discard = twi_cuda_discard,
     .run = twi_cuda_run,

@@ -10,12 +10,12 @@
 static void (*_Atomic host_fail)(const char *text);
 static const char *(*_Atomic host_last_error)(void);
 
-TW_API const twi_backend *talweg_cuda_open(const twi_cuda_host *host);
-const twi_backend *talweg_cuda_open(const twi_cuda_host *host) {
+TW_API const twi_backend *talweg_cuda_open(const twi_cuda_host *host, bool described);
+const twi_backend *talweg_cuda_open(const twi_cuda_host *host, bool described) {
     if (host->size != sizeof *host || strcmp(host->version, tw_version()) != 0) return NULL;
     atomic_store(&host_fail, host->fail);
     atomic_store(&host_last_error, host->last_error);
-    return &twi_backend_cuda;
+    return described ? &twi_backend_cuda_described : &twi_backend_cuda;
 }
 
 const char *tw_last_error(void) { return atomic_load(&host_last_error)(); }

@@ -70,6 +70,8 @@ extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */
 
 /* backend->describe: cuda_describe.c. */
 tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out);
+/* The same of a card that is only described. */
+tw_status twi_cuda_describe_planned(const tw_context *context, tw_device_info *out);
 
 /* Notes in the context what the same plan may compute other bits on. cuda_describe.c */
 void twi_cuda_name_machine(const twi_cuda_device *device);

@@ -12,6 +12,22 @@ static int cudnn_version(void) { return (int)cudnnGetVersion(); }
 static int cudnn_version(void) { return 0; }
 #endif
 
+static void describe_hardware(const twi_cuda_device *device, tw_device_info *out) {
+    out->capability_major = device->capability / 10;
+    out->capability_minor = device->capability % 10;
+    out->processors = device->processors;
+    snprintf(out->name, sizeof out->name, "%s", device->name);
+    snprintf(out->code, sizeof out->code, "%s", TWI_CUDA_CODE);
+}
+
+tw_status twi_cuda_describe_planned(const tw_context *context, tw_device_info *out) {
+    describe_hardware(twi_cuda_of(context), out);
+    out->memory_bytes = twi_cuda_of(context)->total_bytes;
+    out->cublaslt_version = (int)cublasLtGetVersion();
+    out->cudnn_version = cudnn_version();
+    return TW_OK;
+}
+
 tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out) {
     twi_cuda_device *device = twi_cuda_of(context);
     TWI_CUDA(device, cudaSetDevice(device->ordinal));
@@ -20,11 +36,7 @@ tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out) {
     TWI_CUDA(device, cudaRuntimeGetVersion(&out->runtime_version));
     out->cublaslt_version = (int)cublasLtGetVersion();
     out->cudnn_version = cudnn_version();
-    out->capability_major = device->capability / 10;
-    out->capability_minor = device->capability % 10;
-    out->processors = device->processors;
-    snprintf(out->name, sizeof out->name, "%s", device->name);
-    snprintf(out->code, sizeof out->code, "%s", TWI_CUDA_CODE);
+    describe_hardware(device, out);
     return TW_OK;
 }
 

@@ -66,17 +66,6 @@ static tw_status described_copy(tw_context *context, void *to, const void *from,
     return TW_OK;
 }
 
-static tw_status described_information(const tw_context *context, tw_device_info *out) {
-    const twi_cuda_device *device = twi_cuda_of(context);
-    snprintf(out->name, sizeof out->name, "%s", device->name);
-    snprintf(out->code, sizeof out->code, "%s", TWI_CUDA_CODE);
-    out->memory_bytes = device->total_bytes;
-    out->capability_major = device->capability / 10;
-    out->capability_minor = device->capability % 10;
-    out->processors = device->processors;
-    return TW_OK;
-}
-
 /* No function that runs: a context that only plans never calls them. */
 const twi_backend twi_backend_cuda_described = {
     .name = "cuda",
@@ -85,7 +74,7 @@ const twi_backend twi_backend_cuda_described = {
     .chunked = false,
     .open = described_open,
     .close = described_close,
-    .describe = described_information,
+    .describe = twi_cuda_describe_planned,
     .workers = described_workers,
     .get = described_get,
     .put = described_put,

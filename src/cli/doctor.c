@@ -41,7 +41,8 @@ static void library_line(const char *label, int version) {
 static void describe_gpu(const tw_device_info *info) {
     line("capability", "%d.%d", info->capability_major, info->capability_minor);
     line("multiprocessors", "%d", info->processors);
-    line("driver", "serves CUDA %d.%d", info->driver_version / 1000, info->driver_version % 1000 / 10);
+    if (info->driver_version)
+        line("driver", "serves CUDA %d.%d", info->driver_version / 1000, info->driver_version % 1000 / 10);
     line("CUDA runtime", "%d.%d", info->runtime_version / 1000, info->runtime_version % 1000 / 10);
     library_line("cuBLASLt", info->cublaslt_version);
     library_line("cuDNN", info->cudnn_version);

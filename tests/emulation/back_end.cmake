@@ -24,8 +24,3 @@ foreach(name IN ITEMS test_ops test_program_runs test_program test_tied_layers t
         test_numeric_cases test_pool_values test_cuda_finding test_device_info test_plan_cards)
     talweg_add_emulated_test(${name})
 endforeach()
-
-# By the real cuDNN, which needs no device for it.
-if(TARGET talweg_cuda AND NOT TALWEG_SANITIZE)
-    set_property(TEST test_plan_cards APPEND PROPERTY ENVIRONMENT TALWEG_CUDA_PLUGIN=$<TARGET_FILE:talweg_cuda>)
-endif()

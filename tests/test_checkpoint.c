@@ -207,6 +207,33 @@ static void a_finished_run_goes_on_with_more_epochs(void **state) {
     free(short_run.bytes);
 }
 
+/* The library does not know what weights given by hand mean for the result; other trainers' updates are no better. */
+static void weights_changed_after_loading_are_told(void **state) {
+    (void)state;
+    const run_kind *kind = &run_kinds[RUN_SMALL];
+    for (int by_trainer = 0; by_trainer < 2; by_trainer++) {
+        run r;
+        tw_trainer_options options = run_options(kind);
+        train_until(kind, 2, true, 1);
+        run_open(&r, kind, &options, 1);
+        CHECK_OK(tw_trainer_load(r.trainer, path));
+        if (by_trainer) {
+            tw_trainer *other;
+            CHECK_OK(tw_trainer_create(&other, r.model, &options));
+            CHECK_OK(tw_trainer_fit(other, r.train, NULL));
+            tw_trainer_destroy(other);
+        } else {
+            CHECK_OK(tw_model_load(r.model, path, TW_OPTIONS(load, .partial = true)));
+        }
+        r.log[0] = 0;
+        CHECK_OK(tw_trainer_fit(r.trainer, r.train, r.test));
+        assert_false(tw_trainer_is_exact(r.trainer));
+        assert_non_null(strstr(r.log, "weights that were changed"));
+        run_close(&r);
+        remove(path);
+    }
+}
+
 typedef struct saver {
     tw_trainer *trainer;
     char name[128];
@@ -338,6 +365,7 @@ int main(int argc, char **argv) {
         in_folder(cut_again_and_again),
         in_folder(stopped_at_the_end_of_an_epoch),
         in_folder(a_finished_run_goes_on_with_more_epochs),
+        in_folder(weights_changed_after_loading_are_told),
         in_folder(callbacks_may_save),
         in_folder(every_so_many_updates),
         in_folder(killed_at_any_moment),

@@ -88,7 +88,7 @@ TW_API TW_WARN_UNUSED tw_status tw_program_run_update(tw_program *program);
 TW_API TW_WARN_UNUSED tw_status tw_window_open(tw_model *model, int64_t samples);
 /** Drops the open window with all it has summed; nothing happens where none is open. */
 TW_API void tw_window_close(tw_model *model);
-/** Total loss of the window under way or, if none is, of the last: sum over losses of weight times mean over the samples that have run; NaN if
+/** Total loss of the open window or, if none is, of the last that was opened: sum over losses of weight times mean over the samples that have run; NaN if
  *  none have. */
 TW_API double tw_window_get_loss(const tw_model *model);
 

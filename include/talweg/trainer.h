@@ -107,7 +107,7 @@ TW_API TW_WARN_UNUSED tw_status tw_trainer_save(const tw_trainer *trainer, const
  *  unchanged then. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_load(tw_trainer *trainer, const char *path);
 /** Is what was learned, as far as is known, byte for byte what one fit without interruption would have learned? Machine and library are
- *  compared by tw_trainer_load, the plan and the schedule's length when fit begins. False for NULL. */
+ *  compared by tw_trainer_load, the plan and the schedule's length when fit begins; weights changed in between are noticed. False for NULL. */
 TW_API bool tw_trainer_is_exact(const tw_trainer *trainer);
 
 /** Asks fit to stop after the step under way (between fits: the next one after its first). Safe from a signal handler and from other threads. */

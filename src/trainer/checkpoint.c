@@ -335,6 +335,7 @@ static tw_status change(tw_trainer *trainer, loaded *l) {
     trainer->normalization = l->state.normalization;
     trainer->position = l->state.position;
     trainer->loaded = true;
+    trainer->loaded_version = store->version;
     note_writer(trainer, l->file);
     return TW_OK;
 }
@@ -374,6 +375,7 @@ static void note_difference(tw_trainer *trainer, const char *what, const char *e
 }
 
 tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now) {
+    static const char inexact[] = "not bit for bit what it would have been";
     const twi_origin *then = &trainer->position.origin;
     twi_text differences;
     if (!then->samples) return TW_OK; /* of a trainer that never trained */
@@ -383,8 +385,9 @@ tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now) {
     twi_text_free(&differences);
     TWI_TRY(status);
     if (now->plan != then->plan || !now->plan)
-        note_difference(trainer, now->plan ? "another plan" : "ops whose runs are never the same",
-                        "not bit for bit what it would have been");
+        note_difference(trainer, now->plan ? "another plan" : "ops whose runs are never the same", inexact);
+    if (trainer->model->store.version != trainer->loaded_version)
+        note_difference(trainer, "weights that were changed since it was loaded", inexact);
     if (now->schedule != then->schedule && trainer->schedule.kind == TW_SCHEDULE_COSINE)
         note_difference(trainer, "another number of updates", "its schedule is spread over them anew");
     return TW_OK;

@@ -74,6 +74,7 @@ struct tw_trainer {
     int history_count, history_capacity;
     twi_position position;
     bool loaded;      /* the next fit goes on from the position */
+    uint64_t loaded_version; /* of the model's store then */
     char *checkpoint; /* where fit writes it; NULL: nowhere */
     bool fitting;
     atomic_bool stop; /* written by signal handlers and other threads */

@@ -16,7 +16,7 @@ typedef struct trajectory {
     const char *name, *weights;
     tw_value *(*net)(tw_model *model, tw_value *x);
     int channels, side;
-    tw_optimizer_options optimizer;
+    tw_optimizer_options optimizer[BATCHES];
     const double *losses[BATCHES];
     int threads;
 } trajectory;
@@ -34,10 +34,31 @@ static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20
     { .size = sizeof(tw_optimizer_options), .kind = TW_ADAMW, .learning_rate = (rate), .weight_decay = 0.01f }
 
 static const trajectory trajectories[] = {
-    {"lenet5 sgd", "lenet5.safetensors", lenet5, 1, 28, SGD(0.02), {lenet5_sgd_8, lenet5_sgd_32}, 1},
-    {"lenet5 adamw", "lenet5.safetensors", lenet5, 1, 28, ADAMW(1e-3), {lenet5_adamw_8, lenet5_adamw_32}, 2},
-    {"resnet20 sgd", "resnet20.safetensors", resnet20, 3, 32, SGD(2e-4), {resnet20_sgd_8, resnet20_sgd_32}, 2},
-    {"resnet20 adamw", "resnet20.safetensors", resnet20, 3, 32, ADAMW(3e-5), {resnet20_adamw_8, resnet20_adamw_32}, 1},
+    {"lenet5 sgd", "lenet5.safetensors", lenet5, 1, 28, {SGD(0.02), SGD(0.02)}, {lenet5_sgd_8, lenet5_sgd_32}, 1},
+    {"lenet5 adamw",
+     "lenet5.safetensors",
+     lenet5,
+     1,
+     28,
+     {ADAMW(1e-3), ADAMW(1e-3)},
+     {lenet5_adamw_8, lenet5_adamw_32},
+     2},
+    {"resnet20 sgd",
+     "resnet20.safetensors",
+     resnet20,
+     3,
+     32,
+     {SGD(5e-5), SGD(2e-4)},
+     {resnet20_sgd_8, resnet20_sgd_32},
+     2},
+    {"resnet20 adamw",
+     "resnet20.safetensors",
+     resnet20,
+     3,
+     32,
+     {ADAMW(1e-5), ADAMW(3e-5)},
+     {resnet20_adamw_8, resnet20_adamw_32},
+     1},
 };
 
 /* The hash of make_trajectories.py. */
@@ -82,7 +103,7 @@ static void follow_batch(const trajectory *t, int index) {
     CHECK_OK(tw_model_load(model, path, NULL));
     CHECK_OK(tw_program_create(
         &program, model, batch,
-        TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .optimizer = &t->optimizer)));
+        TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .optimizer = &t->optimizer[index])));
     for (int step = 0; step < STEPS; step++) {
         make_batch(t, batch, step, images, labels);
         CHECK_OK(tw_program_write(program, x, TW_F32, images, pixels));

@@ -19,7 +19,7 @@ typedef struct settings {
     int batch, threads, windows;
     double seconds, warmup, rate;
     uint64_t seed;
-    bool explain;
+    bool explain, autotune;
 } settings;
 
 typedef struct bench {
@@ -150,7 +150,9 @@ static void start(bench *b) {
     optimizer.kind = strcmp(b->set.optimizer, "adamw") == 0 ? TW_ADAMW : TW_SGD;
     optimizer.momentum = optimizer.kind == TW_SGD ? 0.9f : 0;
     optimizer.learning_rate = b->set.rate;
-    check(tw_context_create(&b->context, b->set.device, TW_OPTIONS(context, .threads = b->set.threads)), "context");
+    check(tw_context_create(&b->context, b->set.device,
+                            TW_OPTIONS(context, .threads = b->set.threads, .autotune = b->set.autotune)),
+          "context");
     check(tw_model_create(&b->model, b->context), "model");
     b->input = tw_input(b->model, w->channels, w->side, w->side);
     b->logits = w->net(b->model, b->input);
@@ -309,6 +311,7 @@ static const char usage[] =
     "  --data KIND       resident: ready batches in host memory; u8: random bytes, gathered and normalised by a "
     "loader;\n"
     "                    gather: the same bytes in the device's memory, gathered by the program (default: resident)\n"
+    "  --autotune        on a GPU, time the first few ways to do a convolution\n"
     "  --explain         print the planned steps first\n"
     "  --help            this text\n"
     "\n"
@@ -347,13 +350,13 @@ static int whole(const char *text, int least, int most, const char *reason) {
 
 static settings parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"device", 1, NULL, 'v'},  {"model", 1, NULL, 'm'},   {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},
-        {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'}, {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'},
-        {"opt", 1, NULL, 'p'},     {"seed", 1, NULL, 'r'},    {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},
-        {"explain", 0, NULL, 'e'}, {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+        {"device", 1, NULL, 'v'},  {"model", 1, NULL, 'm'},    {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},
+        {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'},  {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'},
+        {"opt", 1, NULL, 'p'},     {"seed", 1, NULL, 'r'},     {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},
+        {"explain", 0, NULL, 'e'}, {"autotune", 0, NULL, 'a'}, {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
     static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
                              *const kinds[] = {"resident", "u8", "gather", NULL};
-    settings set = {"cpu", "lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, 1, false};
+    settings set = {"cpu", "lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, 1, false, false};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'v')
             set.device = optarg;
@@ -379,6 +382,8 @@ static settings parse(int argc, char **argv) {
             set.rate = real(optarg, 1e-30, 1e30, "--lr is not a number above 0");
         else if (c == 'r')
             set.seed = (uint64_t)whole(optarg, 0, INT32_MAX, "--seed is not a whole number from 0 to 2147483647");
+        else if (c == 'a')
+            set.autotune = true;
         else if (c == 'e')
             set.explain = true;
         else {

@@ -6,7 +6,7 @@ usage: beside_pytorch.py BENCH_TRAIN [--device NAME] [--python PYTHON] [--rounds
 
 On the CPU PyTorch runs with memory kept (--malloc keep) and passive waiting, in both layouts; the better one counts. On a
 GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
-and normalises its own there. f32 is f32 in both, without TF32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
+and normalises its own there. Both pick convolutions by trial. f32 is f32 in both, without TF32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
 not there, or does not see the GPU, bench_train is measured alone.
 
 A round is all workloads once. With --limit no process starts that late, and what was left out is said. Prints a Markdown
@@ -73,7 +73,8 @@ def torch_reason():
 def variants(model, batch, with_torch):
     common = ["--model", model, "--batch", batch, "--threads", str(options.threads), "--seconds", str(options.seconds),
               "--warmup", str(min(1, options.seconds))]
-    yield "talweg", [options.bench_train, "--device", options.device, "--data", "gather" if gpu else "resident"] + common
+    ways = ["--data", "gather", "--autotune"] if gpu else []
+    yield "talweg", [options.bench_train, "--device", options.device] + ways + common
     if not with_torch:
         return
     torch = [options.python, torch_script, "--malloc", "keep", "--wait", "passive"] + common

@@ -13,7 +13,7 @@ function(talweg_variant variant)
     talweg_add_test(${variant}.build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree} ${processors}
                     -S ${PROJECT_SOURCE_DIR} -G ${CMAKE_GENERATOR} -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}
                     -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE} -DTALWEG_WERROR=${TALWEG_WERROR}
-                    -DTALWEG_ONEDNN=${TALWEG_ONEDNN} -DTALWEG_EXAMPLES=OFF ${arg_OPTIONS})
+                    -DTALWEG_ONEDNN=${TALWEG_ONEDNN} -DTALWEG_EXAMPLES=OFF -DTALWEG_CUDA=OFF ${arg_OPTIONS})
     set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900)
     foreach(program IN LISTS quick_programs)
         talweg_add_test(${variant}.${program} ${arg_LAUNCHER} ${tree}/bin/${program})

@@ -143,8 +143,8 @@ static tw_status check_version(const twi_tensor_file *file) {
     if (!begin(&json, file, version_key))
         return TWI_FAIL(
             TW_ERROR_FORMAT,
-            "%s: holds weights, but no graph they belong to: build the model and use tw_model_load, or save "
-            "with tw_model_save_whole",
+            "%s: holds weights, but no graph they belong to: build the model and use tw_model_load (of a checkpoint: "
+            "tw_trainer_load), or save with tw_model_save_whole",
             file->path);
     TWI_TRY(twi_json_whole(&json, &version));
     if (!twi_json_at_end(&json)) return twi_json_fail(&json, "the end");

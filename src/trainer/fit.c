@@ -358,7 +358,12 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     TWI_TRY(twi_feed_open(&f->train, trainer, TWI_USE_TRAIN, train));
     if (test) TWI_TRY(twi_feed_open(&f->test, trainer, TWI_USE_EVALUATE, test));
     TWI_TRY(take_position(f, &start));
-    twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_INFO,
+    const twi_log *log = &tw_model_get_context(trainer->model)->log;
+    if (left <= 0) {
+        twi_log_line(log, TW_LOG_INFO, "fit: all %d epochs are done, nothing is left to do", f->progress.epochs);
+        return TW_OK;
+    }
+    twi_log_line(log, TW_LOG_INFO,
                  "fit: %lld samples, %s, batch %d, %d an update, %lld steps an epoch, epochs %d to %d, seed %llu",
                  (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch,
                  o->accumulate, (long long)f->progress.steps, f->progress.epoch + 1, f->progress.epochs,

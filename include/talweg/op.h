@@ -94,7 +94,7 @@ typedef struct tw_op_options {
     double (*flops)(const tw_op_call *call);
     tw_op_fn forward_cpu;
     tw_op_fn backward_cpu;     /**< no backward on any device: no gradient flows through */
-    tw_op_fn forward_cuda;     /**< kept for the CUDA back end */
+    tw_op_fn forward_cuda;     /**< on a GPU: enqueues on call->stream what computes it */
     tw_op_fn backward_cuda;
 } tw_op_options;
 #define TW_OP_OPTIONS_INIT {sizeof(tw_op_options), NULL, 0, 0, 0, NULL, 0, TW_OP_ROW_MAJOR, false, false, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}

@@ -150,7 +150,8 @@ int main(int argc, char **argv) {
     check(tw_trainer_create(&trainer, model,
                             TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 128, .optimizer = sgd, .warmup_epochs = 1,
                                        .flip = true, .crop_padding = 4, .workers = a.workers, .on_step = show_step,
-                                       .on_epoch = show_epoch, .user = &shown, .checkpoint = a.checkpoint)));
+                                       .run_ahead = true, .on_epoch = show_epoch, .user = &shown,
+                                       .checkpoint = a.checkpoint)));
     if (a.resume) check(tw_trainer_load(trainer, a.checkpoint));
     check(tw_trainer_fit(trainer, train, test));
     if (a.save) check(tw_model_save(model, a.save));

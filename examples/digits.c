@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
         .kind = TW_ADAMW, .learning_rate = 3e-3, .weight_decay = 0.01f, .schedule = {.kind = TW_SCHEDULE_COSINE}};
     check(tw_trainer_create(&trainer, model,
                             TW_OPTIONS(trainer, .epochs = a.epochs, .batch = 32, .optimizer = optimizer,
-                                       .on_step = show_step, .on_epoch = show_epoch, .user = &shown,
+                                       .on_step = show_step, .run_ahead = true, .on_epoch = show_epoch, .user = &shown,
                                        .checkpoint = a.checkpoint)));
     if (a.resume) check(tw_trainer_load(trainer, a.checkpoint));
     running = trainer;

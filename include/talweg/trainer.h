@@ -61,9 +61,12 @@ typedef struct tw_trainer_options {
                                          epoch takes what is left, and counts its samples right. Schedules, on_step and stops go by updates */
     const char *checkpoint;         /**< fit writes a checkpoint to this file, when stopped too; NULL: nowhere */
     int64_t checkpoint_every;       /**< updates between checkpoints; 0: one after every epoch */
+    bool run_ahead;                 /**< with on_step on a GPU: the next steps may be under way when it is called. That keeps the device busy, but what the
+                                        callback reads of the model is up to a few updates newer than its progress, a stop takes effect after those,
+                                        and the model must not be evaluated there. Without on_step steps always run ahead; on the CPU never */
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \
-    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0}
+    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0, false}
 
 /** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
  *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in

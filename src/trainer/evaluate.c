@@ -63,7 +63,7 @@ tw_status twi_trainer_measure(twi_feed *feed, bool stoppable, tw_metrics *out) {
     twi_pipeline pipeline;
     *out = (tw_metrics){0};
     TWI_TRY(twi_feed_start(feed, 0, 0));
-    twi_pipeline_open(&pipeline, feed);
+    TWI_TRY(twi_pipeline_open(&pipeline, feed));
     tw_status status = measure(&pipeline, stoppable, out);
     twi_pipeline_close(&pipeline);
     return status;
@@ -82,7 +82,7 @@ static tw_status read_classes(twi_pipeline *pipeline, int32_t *classes) {
 static tw_status predict_all(twi_feed *feed, int32_t *classes) {
     twi_pipeline pipeline;
     TWI_TRY(twi_feed_start(feed, 0, 0));
-    twi_pipeline_open(&pipeline, feed);
+    TWI_TRY(twi_pipeline_open(&pipeline, feed));
     tw_status status = read_classes(&pipeline, classes);
     twi_pipeline_close(&pipeline);
     return status;

@@ -126,10 +126,13 @@ static tw_status run_in_window(fit *f, const twi_fed *fed) {
     return settled(f, step + 1) ? tw_program_run_update(fed->program) : TW_OK;
 }
 
-/* Batches that may be on their way at once: none beyond the update that a checkpoint is due after. */
+/* Batches that may be on their way at once: none beyond the update that a checkpoint is due after, and none beyond one that is
+ * called back for, unless that was asked for. */
 static int64_t ahead(const fit *f) {
-    const int64_t every = f->trainer->options.checkpoint_every;
+    const tw_trainer_options *o = &f->trainer->options;
+    const int64_t every = o->checkpoint_every;
     if (f->stopping) return 0;
+    if (o->on_step && !o->run_ahead) return 1;
     return every ? every - (int64_t)(tw_model_get_updates(f->trainer->model) % (uint64_t)every) : INT64_MAX;
 }
 
@@ -187,7 +190,7 @@ static tw_status train_epoch(fit *f) {
     f->tally = f->at->tally;
     f->epoch = (spent){f->at->training, f->tally.samples};
     TWI_TRY(twi_feed_start(&f->train, f->progress.epoch, f->progress.step));
-    twi_pipeline_open(&f->pipeline, &f->train);
+    TWI_TRY(twi_pipeline_open(&f->pipeline, &f->train));
     tw_status status = train_batches(f);
     twi_pipeline_close(&f->pipeline);
     return status;

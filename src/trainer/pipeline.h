@@ -13,7 +13,8 @@ typedef struct twi_pipeline {
     bool over; /* the feed has no more */
 } twi_pipeline;
 
-void twi_pipeline_open(twi_pipeline *pipeline, twi_feed *feed);
+/* Errors: STATE if another's batches are on their way. */
+tw_status twi_pipeline_open(twi_pipeline *pipeline, twi_feed *feed);
 /* The next batch's results; out->program is NULL when there are no more. Launches up to `limit` batches ahead, this one
  * included. A failure is that of out's batch; those behind it have changed nothing. */
 tw_status twi_pipeline_next(twi_pipeline *pipeline, int64_t limit, twi_fed *out, twi_landed *landed);

@@ -30,6 +30,7 @@ static tw_status open_device(twi_cuda_device *device) {
                         properties.major, properties.minor, device->name, device->capability);
     TWI_TRY(twi_cuda_check(device, probed, "looking for kernels"));
     TWI_CUDA(device, cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking));
+    TWI_TRY(twi_cuda_memory_open(device));
     TWI_TRY(twi_cuda_copies_open(device));
     const twi_cuda_dnn_options options = {.trial = device->context->autotune,
                                           .cache_folder = device->context->cache_folder};

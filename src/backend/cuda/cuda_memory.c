@@ -56,6 +56,8 @@ static tw_status take_room(twi_cuda_device *device) {
     return TW_OK;
 }
 
+tw_status twi_cuda_memory_open(twi_cuda_device *device) { return take_room(device); }
+
 tw_status twi_cuda_get(tw_context *context, void **out, size_t bytes, const char *what) {
     twi_cuda_device *device = twi_cuda_of(context);
     tw_memory_stats *stats = &device->memory;

@@ -5,6 +5,8 @@
 
 #include "cuda.h"
 
+/* Takes room for the list of blocks, so that later growth is of one block. */
+tw_status twi_cuda_memory_open(twi_cuda_device *device);
 tw_status twi_cuda_get(tw_context *context, void **out, size_t bytes, const char *what);
 void twi_cuda_put(tw_context *context, void *memory);
 tw_memory_stats twi_cuda_get_memory(const tw_context *context);

@@ -89,7 +89,8 @@ struct tw_program {
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
-    void *staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
+    void *
+        staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
     twi_row_entry *row; /* what is fetched behind a run: the losses in their order, then outputs of integers */
     int row_count;
     bool *fed; /* per graph value: an input that lies in the arena */
@@ -176,6 +177,10 @@ tw_status twi_program_plan_row(tw_program *program, const tw_program_options *op
 tw_status twi_program_launch(tw_program *program);
 /* Waits for the oldest run in flight; its failure is that of the run, and those behind it are dropped, having changed nothing. */
 tw_status twi_program_land(tw_model *model, twi_landed *out);
+/* Waits for all runs in flight, which land in their turn: counters and memory are then as they left them. */
+tw_status twi_program_settle_all(tw_model *model);
+/* What run `index` of those in flight found (0: the next to land); false: it is not over, or it or one before it failed. */
+bool twi_program_look(tw_model *model, int index, twi_landed *out);
 /* Waits for all runs in flight, whose results nobody wants any more. */
 void twi_program_land_all(tw_model *model);
 /* A loss or an output of integers, in the program's own order. */

@@ -139,9 +139,35 @@ static tw_status settle(tw_model *model, twi_flight *flight) {
     return TW_OK;
 }
 
+static bool is_faulty(const twi_flight *flight) {
+    return ((const twi_control *)(const void *)flight->row)->fault.code != 0;
+}
+
 static tw_status report(const twi_flight *flight) {
-    const twi_control *control = (const twi_control *)(const void *)flight->row;
-    return control->fault.code ? twi_program_explain_fault(flight->program, control) : TW_OK;
+    return is_faulty(flight)
+               ? twi_program_explain_fault(flight->program, (const twi_control *)(const void *)flight->row)
+               : TW_OK;
+}
+
+static twi_landed landed_by(const twi_flight *flight) {
+    return (twi_landed){flight->program, flight->row, total_loss(flight->program, flight)};
+}
+
+tw_status twi_program_settle_all(tw_model *model) {
+    twi_flights *flights = &model->flights;
+    for (int i = 0; i < flights->count; i++) TWI_TRY(settle(model, twi_flights_at(flights, i)));
+    if (!flights->count) return TW_OK;
+    /* Those that a failure before them settled may be under way still. */
+    return model->context->backend->wait(model->context, twi_flights_at(flights, flights->count - 1)->mark);
+}
+
+bool twi_program_look(tw_model *model, int index, twi_landed *out) {
+    twi_flights *flights = &model->flights;
+    if (index >= flights->count) return false;
+    for (int i = 0; i <= index; i++)
+        if (!twi_flights_at(flights, i)->settled || is_faulty(twi_flights_at(flights, i))) return false;
+    *out = landed_by(twi_flights_at(flights, index));
+    return true;
 }
 
 /* Launches a run and waits for it; for those before it too, which whoever launched them lands later. */
@@ -180,18 +206,16 @@ tw_status twi_program_land(tw_model *model, twi_landed *out) {
     twi_flight *oldest = twi_flights_at(flights, 0);
     tw_status status = settle(model, oldest);
     if (status == TW_OK) status = report(oldest);
-    *out = (twi_landed){oldest->program, oldest->row, total_loss(oldest->program, oldest)};
+    *out = landed_by(oldest);
     flights->first = (flights->first + 1) % TWI_FLIGHTS;
-    /* Behind a failure nothing was done. */
-    flights->count = status ? 0 : flights->count - 1;
+    flights->count--;
+    if (status) twi_program_land_all(model); /* behind a failure nothing was done */
     return status;
 }
 
 void twi_program_land_all(tw_model *model) {
-    twi_flights *flights = &model->flights;
-    for (int i = 0; i < flights->count; i++)
-        if (settle(model, twi_flights_at(flights, i))) break; /* the device is lost, and says so in the next call */
-    flights->count = 0;
+    (void)twi_program_settle_all(model); /* if the device is lost, the next call says so */
+    model->flights.count = 0;
 }
 
 tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void *values) {

@@ -115,9 +115,13 @@ static settings settings_of(const tw_trainer *trainer) {
     return s;
 }
 
-static state state_of(const tw_trainer *trainer) {
+/* From a callback of fit there may be batches on their way, which are part of what the model is when they are over. */
+static tw_status state_of(const tw_trainer *trainer, state *out) {
     const twi_store *store = &trainer->model->store;
-    return (state){trainer->position, trainer->normalization, store->attempts, store->updates, store->learning_rate};
+    twi_position position = trainer->position;
+    if (trainer->fitting) TWI_TRY(twi_position_settle(trainer, &position));
+    *out = (state){position, trainer->normalization, store->attempts, store->updates, store->learning_rate};
+    return TW_OK;
 }
 
 /* ---- tensors ---- */
@@ -176,9 +180,10 @@ static tw_status print_history(const tw_trainer *trainer, char **out) {
 
 static tw_status print_metadata(const tw_trainer *trainer, char **out) {
     const settings given = settings_of(trainer);
-    const state now = state_of(trainer);
+    state now;
     char writer[TWI_FIELD_TEXT], *history;
     twi_text text;
+    TWI_TRY(state_of(trainer, &now));
     TWI_TRY(print_history(trainer, &history));
     print_writer(trainer, writer);
     twi_text_init(&text, trainer->memory);

@@ -21,9 +21,19 @@ tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fe
     return TW_OK;
 }
 
-tw_status twi_tally_add_landed(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed, const twi_landed *landed) {
+tw_status twi_tally_add_landed(twi_tally *tally, const tw_trainer *trainer, const twi_landed *landed) {
     TWI_TRY(twi_landed_read(landed, trainer->rank, trainer->results));
-    count_ranks(tally, trainer->results, fed->count, landed->loss);
+    count_ranks(tally, trainer->results, (int)tw_program_get_batch(landed->program), landed->loss);
+    return TW_OK;
+}
+
+tw_status twi_position_settle(const tw_trainer *trainer, twi_position *position) {
+    twi_landed landed;
+    TWI_TRY(twi_program_settle_all(trainer->model));
+    for (int i = 0; twi_program_look(trainer->model, i, &landed); i++) {
+        position->step++;
+        TWI_TRY(twi_tally_add_landed(&position->tally, trainer, &landed));
+    }
     return TW_OK;
 }
 
@@ -53,7 +63,7 @@ static tw_status measure(twi_pipeline *pipeline, bool stoppable, tw_metrics *out
         if (stoppable && atomic_load(&trainer->stop)) return TW_OK;
         TWI_TRY(next_batch(pipeline, &fed, &landed));
         if (!fed.program) break;
-        TWI_TRY(twi_tally_add_landed(&tally, trainer, &fed, &landed));
+        TWI_TRY(twi_tally_add_landed(&tally, trainer, &landed));
     }
     *out = twi_tally_metrics(&tally);
     return TW_OK;

@@ -146,7 +146,7 @@ static tw_status next_in_window(fit *f, twi_fed *fed) {
 static tw_status next_ahead(fit *f, twi_fed *fed) {
     twi_landed landed;
     TWI_TRY(twi_pipeline_next(&f->pipeline, ahead(f), fed, &landed));
-    return fed->program ? twi_tally_add_landed(&f->tally, f->trainer, fed, &landed) : TW_OK;
+    return fed->program ? twi_tally_add_landed(&f->tally, f->trainer, &landed) : TW_OK;
 }
 
 static void count_step(fit *f, int samples, double began) {

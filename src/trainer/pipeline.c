@@ -2,7 +2,7 @@
 #include "pipeline.h"
 #include "program/model.h"
 
-#include <string.h>
+#include <stdio.h>
 
 tw_status twi_pipeline_open(twi_pipeline *pipeline, twi_feed *feed) {
     *pipeline = (twi_pipeline){.feed = feed};
@@ -22,26 +22,32 @@ static twi_fed *at(twi_pipeline *pipeline, int index) {
     return &pipeline->fed[(pipeline->first + index) % TWI_IN_FLIGHT_MAX];
 }
 
-static tw_status launch_ahead(twi_pipeline *pipeline, int64_t limit) {
-    const int depth = tw_model_get_context(pipeline->feed->trainer->model)->backend->in_flight;
-    while (!pipeline->over && pipeline->count < depth && pipeline->count < limit) {
-        twi_fed *next = at(pipeline, pipeline->count);
-        TWI_TRY(twi_feed_next(pipeline->feed, next));
-        pipeline->over = !next->program;
-        if (pipeline->over) break;
-        TWI_TRY(twi_program_launch(next->program));
-        pipeline->count++;
-    }
+static tw_status launch_next(twi_pipeline *pipeline) {
+    twi_fed *next = at(pipeline, pipeline->count);
+    TWI_TRY(twi_feed_next(pipeline->feed, next));
+    pipeline->over = !next->program;
+    if (pipeline->over) return TW_OK;
+    TWI_TRY(twi_program_launch(next->program));
+    pipeline->count++;
     return TW_OK;
+}
+
+/* What a launch ahead of its turn runs into is kept until its turn comes: batches before it may have failed first. It is
+ * not tried again, since it may have taken its samples, or even run. */
+static void launch_ahead(twi_pipeline *pipeline, int64_t limit) {
+    const int depth = tw_model_get_context(pipeline->feed->trainer->model)->backend->in_flight;
+    while (!pipeline->over && !pipeline->failed && pipeline->count < depth && pipeline->count < limit) {
+        pipeline->failed = launch_next(pipeline);
+        if (pipeline->failed) snprintf(pipeline->failure, sizeof pipeline->failure, "%s", tw_last_error());
+    }
 }
 
 tw_status twi_pipeline_next(twi_pipeline *pipeline, int64_t limit, twi_fed *out, twi_landed *landed) {
     *out = (twi_fed){0};
-    /* What a launch ahead of its turn runs into is told when its turn comes: batches before it may have failed first. */
-    tw_status status = launch_ahead(pipeline, limit);
-    if (!pipeline->count) return status;
+    launch_ahead(pipeline, limit);
+    if (!pipeline->count) return pipeline->failed ? TWI_FAIL(pipeline->failed, "%s", pipeline->failure) : TW_OK;
     *out = *at(pipeline, 0);
-    status = twi_program_land(pipeline->feed->trainer->model, landed);
+    tw_status status = twi_program_land(pipeline->feed->trainer->model, landed);
     pipeline->first = (pipeline->first + 1) % TWI_IN_FLIGHT_MAX;
     pipeline->count = status ? 0 : pipeline->count - 1;
     return status;

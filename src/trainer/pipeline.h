@@ -10,7 +10,9 @@ typedef struct twi_pipeline {
     twi_feed *feed; /* started */
     twi_fed fed[TWI_IN_FLIGHT_MAX];
     int first, count;
-    bool over; /* the feed has no more */
+    bool over;        /* the feed has no more */
+    tw_status failed; /* of a launch, and its text: nothing is launched after it */
+    char failure[1024];
 } twi_pipeline;
 
 /* Errors: STATE if another's batches are on their way. */

@@ -73,9 +73,9 @@ struct tw_trainer {
     tw_history_row *history;        /* the first position.epoch rows are part of the position */
     int history_count, history_capacity;
     twi_position position;
-    bool loaded;      /* the next fit goes on from the position */
+    bool loaded;             /* the next fit goes on from the position */
     uint64_t loaded_version; /* of the model's store then */
-    char *checkpoint; /* where fit writes it; NULL: nowhere */
+    char *checkpoint;        /* where fit writes it; NULL: nowhere */
     bool fitting;
     atomic_bool stop; /* written by signal handlers and other threads */
 };
@@ -136,7 +136,9 @@ void twi_feed_close(twi_feed *feed);
 /* Adds what a run of a training or evaluation program found. */
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed);
 struct twi_landed;
-tw_status twi_tally_add_landed(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed, const struct twi_landed *landed);
+tw_status twi_tally_add_landed(twi_tally *tally, const tw_trainer *trainer, const struct twi_landed *landed);
+/* Waits for the batches on their way, and takes the position past them, up to one that failed. */
+tw_status twi_position_settle(const tw_trainer *trainer, twi_position *position);
 tw_metrics twi_tally_metrics(const twi_tally *tally);
 /* Runs a whole data set through evaluation programs. If `stoppable`, breaks off where a stop is asked for, and *out has
  * no samples. */

@@ -15,12 +15,34 @@ endif()
 set(emulated_environment TALWEG_CUDA_DRIVER=$<TARGET_FILE:emulation_driver> TALWEG_CUDA_PLUGIN=$<TARGET_FILE:emulated_cuda>
     TALWEG_TEST_DEVICE=cuda:0)
 
-# talweg_add_emulated_test(name): the test program of that name once more, on the emulated device.
+# talweg_add_emulated_test(name [full]): the test program of that name once more, on the emulated device.
 function(talweg_add_emulated_test name)
-    talweg_add_test(emulated.${name} ${launcher} $<TARGET_FILE:${name}>)
-    set_property(TEST emulated.${name} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
+    set(test emulated.${name})
+    if(ARGN)
+        set(test full_${test})
+    endif()
+    talweg_add_test(${test} ${launcher} $<TARGET_FILE:${name}>)
+    set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
 endfunction()
 foreach(name IN ITEMS test_ops test_program_runs test_program test_tied_layers test_user_op test_weights_file test_update_cases
-        test_numeric_cases test_pool_values test_cuda_finding test_device_info test_plan_cards)
+        test_numeric_cases test_pool_values test_cuda_finding test_device_info test_plan_cards test_feed test_history
+        test_initial_values)
     talweg_add_emulated_test(${name})
 endforeach()
+foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows)
+    talweg_add_emulated_test(${name} full)
+endforeach()
+
+# Tests that see the device from behind as well (emu.h). Every call failing in turn takes a few minutes.
+file(GLOB back_end_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/test_back_end_*.c)
+foreach(source IN LISTS back_end_tests)
+    cmake_path(GET source STEM name)
+    add_executable(${name} ${source} back_end_task.c)
+    talweg_emulated(${name})
+    target_link_libraries(${name} PRIVATE talweg_test)
+    add_dependencies(${name} emulated_cuda emulation_driver)
+    talweg_add_test(${name} ${launcher} $<TARGET_FILE:${name}>)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
+endforeach()
+talweg_add_test(full_back_end_failures ${launcher} $<TARGET_FILE:test_back_end_failures> all)
+set_property(TEST full_back_end_failures APPEND PROPERTY ENVIRONMENT ${emulated_environment})

@@ -1,0 +1,187 @@
+/* Device memory of the CUDA back end: counted as the device counts it, planned to the byte, and where there is too little
+ * a status that says what holds how much. And a device that is lost: every call says so, and nothing else happens. */
+#include "back_end_task.h"
+
+#include <stdio.h>
+
+static tw_context *limited(size_t bytes) {
+    tw_context *context;
+    CHECK_OK(
+        tw_context_create(&context, check_device(), TW_OPTIONS(context, .threads = 1, .device_memory_limit = bytes)));
+    return context;
+}
+
+static void close_all(task *t) {
+    tw_context *context = t->context;
+    task_drop(t);
+    assert_int_equal(tw_context_get_device_memory(context).bytes, 0);
+    assert_int_equal(tw_context_get_device_memory(context).blocks, 0);
+    tw_context_destroy(context);
+    assert_int_equal(emu_count_live(), 0);
+    emu_reset();
+}
+
+/* ---- what is held ---- */
+
+static void memory_is_what_the_device_counts(void **state) {
+    (void)state;
+    const tw_trainer_options options = task_options();
+    task t;
+    tw_context *context = task_device();
+    const size_t before = task_device_bytes();
+    CHECK_OK(task_run(&t, context, &options, NULL));
+    const tw_memory_stats stats = tw_context_get_device_memory(context);
+    assert_true(stats.bytes > 0);
+    assert_int_equal(task_device_bytes() - before, stats.bytes);
+    assert_int_equal(emu_peak_memory() - before, stats.peak);
+    assert_true(stats.peak > stats.bytes); /* the resident set is gone */
+    close_all(&t);
+}
+
+/* A trained program's memory is the sum of what its plan says, and of the few arrays that belong to no program. */
+static void memory_is_what_was_planned(void **state) {
+    (void)state;
+    tw_model *model;
+    tw_context *context = task_device();
+    CHECK_OK(task_network(&model, context));
+    const size_t built = tw_context_get_device_memory(context).bytes;
+    static const tw_optimizer_options adam = {.size = sizeof adam, .kind = TW_ADAMW};
+    tw_value *loss = tw_cross_entropy(model, tw_model_get_output(model), tw_input_labels(model, NULL), NULL);
+    const tw_loss losses = {loss, 1};
+    size_t arena = 0, scratch = 0;
+    tw_program *program[3];
+    for (int i = 0; i < 3; i++) { /* growing and not: one arena as large as the largest needs */
+        CHECK_OK(tw_program_create(
+            &program[i], model, i == 1 ? 16 : 4,
+            TW_OPTIONS(program, .train = true, .losses = &losses, .loss_count = 1, .optimizer = &adam)));
+        const tw_program_stats plan = tw_program_get_stats(program[i]);
+        if (plan.arena_bytes > arena) arena = plan.arena_bytes;
+        if (plan.scratch_bytes > scratch) scratch = plan.scratch_bytes;
+        assert_int_equal(tw_context_get_device_memory(context).bytes,
+                         built + arena + scratch + plan.gradient_bytes + plan.state_bytes);
+        assert_int_equal(tw_context_get_device_memory(context).bytes, task_device_bytes());
+    }
+    for (int i = 0; i < 3; i++) tw_program_destroy(program[i]);
+    task t = {.context = context, .model = model};
+    close_all(&t);
+}
+
+/* ---- too little of it ---- */
+
+static void check_breakdown(void) {
+    static const char *const says[] = {"out of device memory", "asked", "held here:", "smaller batch"};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (!strstr(tw_last_error(), says[i])) fail_msg("\"%s\" does not say \"%s\"", tw_last_error(), says[i]);
+}
+
+static size_t peak_of(int batch) {
+    tw_trainer_options options = task_options();
+    options.batch = options.evaluation_batch = batch;
+    task t;
+    CHECK_OK(task_run(&t, task_device(), &options, NULL));
+    const size_t peak = tw_context_get_device_memory(t.context).peak;
+    close_all(&t);
+    return peak;
+}
+
+/* With one byte less than what is needed there is no room, and a smaller batch has it: by a cap, and by the device. */
+static void too_little_is_told_and_a_smaller_batch_fits(void **state) {
+    (void)state;
+    const size_t large = peak_of(14), little = peak_of(2);
+    assert_true(little < large);
+    for (int by_device = 0; by_device < 2; by_device++) {
+        for (int short_of = 0; short_of < 2; short_of++) {
+            tw_trainer_options options = task_options();
+            options.batch = options.evaluation_batch = 14;
+            const size_t room = large - (size_t)short_of;
+            tw_context *context = limited(by_device ? 0 : room);
+            if (by_device) emu_set_memory(room);
+            task t;
+            tw_status status = task_run(&t, context, &options, NULL);
+            assert_int_equal(status, short_of ? TW_ERROR_OUT_OF_MEMORY : TW_OK);
+            if (short_of) {
+                check_breakdown();
+                assert_non_null(strstr(tw_last_error(), "parameters "));
+            }
+            task_drop(&t);
+            options.batch = options.evaluation_batch = 2;
+            CHECK_OK(task_run(&t, context, &options, NULL));
+            assert_true(tw_context_get_device_memory(context).peak <= room);
+            close_all(&t);
+        }
+    }
+}
+
+/* Whatever the cap: all or nothing. */
+static void any_cap_is_a_status(void **state) {
+    (void)state;
+    const size_t needed = peak_of(TASK_BATCH);
+    const tw_trainer_options options = task_options();
+    for (size_t cap = 1; cap < needed; cap += needed / 23) {
+        task t;
+        assert_int_equal(task_run(&t, limited(cap), &options, NULL), TW_ERROR_OUT_OF_MEMORY);
+        check_breakdown();
+        assert_true(tw_context_get_device_memory(t.context).peak <= cap);
+        close_all(&t);
+    }
+}
+
+/* ---- a lost device ---- */
+
+#define CHECK_LOST(call) CHECK_FAILS(call, TW_ERROR_DEVICE, "the device was lost (")
+
+static void check_every_call_says_so(task *t) {
+    float values[TASK_CLASSES];
+    tw_metrics metrics;
+    tw_model *model = NULL;
+    tw_resident *resident;
+    static const uint8_t image[1];
+    CHECK_LOST(tw_trainer_fit(t->trainer, t->train, NULL));
+    CHECK_LOST(tw_trainer_evaluate(t->trainer, t->test, &metrics));
+    CHECK_LOST(tw_parameter_read(t->model, "fc2.bias", values, TASK_CLASSES));
+    CHECK_LOST(tw_parameter_write(t->model, "fc2.bias", values, TASK_CLASSES));
+    CHECK_LOST(tw_model_save(t->model, "/tmp/talweg-never-written"));
+    CHECK_LOST(tw_resident_create(&resident, t->context, TW_U8, image, 1, 1, 1, 1, (const int32_t[]){0}));
+    CHECK_LOST(task_network(&model, t->context));
+    tw_model_destroy(model);
+}
+
+static void a_lost_device_says_so_in_every_call(void **state) {
+    (void)state;
+    static const cudaError_t errors[] = {cudaErrorIllegalAddress, cudaErrorLaunchFailure};
+    const tw_trainer_options options = task_options();
+    task t;
+    CHECK_OK(task_run(&t, task_device(), &options, NULL));
+    const uint64_t operations = emu_count_operations();
+    task_state expected = task_outcome(&t);
+    close_all(&t);
+    assert_true(operations > 200);
+    for (uint64_t at = 1, i = 0; at < operations; at += 1 + operations / 40, i++) {
+        tw_context *context = task_device();
+        emu_break_device_after(at, errors[i % 2]);
+        CHECK_LOST(task_run(&t, context, &options, NULL));
+        assert_non_null(strstr(tw_last_error(), "destroy this context"));
+        if (t.trainer) check_every_call_says_so(&t);
+        task_drop(&t);
+        tw_context_destroy(context);
+        assert_int_equal(emu_count_live(), 0);
+        emu_reset();
+    }
+    CHECK_OK(task_run(&t, task_device(), &options, NULL)); /* another one works */
+    task_state outcome = task_outcome(&t);
+    assert_true(task_same(&outcome, &expected));
+    close_all(&t);
+    free(outcome.bytes);
+    free(expected.bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_what_the_device_counts),
+        cmocka_unit_test(memory_is_what_was_planned),
+        cmocka_unit_test(too_little_is_told_and_a_smaller_batch_fits),
+        cmocka_unit_test(any_cap_is_a_status),
+        cmocka_unit_test(a_lost_device_says_so_in_every_call),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

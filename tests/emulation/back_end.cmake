@@ -29,9 +29,15 @@ foreach(name IN ITEMS test_ops test_program_runs test_program test_tied_layers t
         test_initial_values)
     talweg_add_emulated_test(${name})
 endforeach()
-foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows)
+foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_trajectories)
     talweg_add_emulated_test(${name} full)
 endforeach()
+if(TARGET digits) # after two epochs, as on the CPU
+    talweg_add_test(full_emulated.digits $<TARGET_FILE:digits> --epochs 2 --device cuda:0)
+    set_property(TEST full_emulated.digits APPEND PROPERTY ENVIRONMENT ${emulated_environment})
+    set_tests_properties(full_emulated.digits PROPERTIES WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}
+                         PASS_REGULAR_EXPRESSION "test accuracy (8[5-9]|9[0-9])[.]")
+endif()
 
 # Tests that see the device from behind as well (emu.h). Every call failing in turn takes a few minutes.
 file(GLOB back_end_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/test_back_end_*.c)

@@ -239,12 +239,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
 }
 
 /* What a real device would do now for the first launch; here there is nothing to do. */
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
-    Call call("cudaGraphUpload");
-    stream_of(handle);
-    return call.end(call.error);
-}
-
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     Call call("cudaGraphDestroy");
     delete graph;

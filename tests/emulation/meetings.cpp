@@ -10,7 +10,6 @@ const char *meeting_name(Meeting meeting) {
     static const char *const name[] = {
         "__syncwarp",        "__shfl_sync",         "__ballot_sync, __any_sync or __all_sync",
         "__reduce_add_sync", "__reduce_min_sync",   "__reduce_max_sync",
-        "__reduce_and_sync", "__reduce_or_sync",    "__reduce_xor_sync",
         "__syncthreads",     "__syncthreads_count", "__syncthreads_and",
         "__syncthreads_or"};
     return name[static_cast<int>(meeting)];
@@ -87,11 +86,7 @@ static uint32_t combine(Meeting kind, uint32_t a, uint32_t b) {
         return b < a ? b : a;
     case Meeting::reduce_max:
         return b > a ? b : a;
-    case Meeting::reduce_and:
-        return a & b;
-    case Meeting::reduce_xor:
-        return a ^ b;
-    default:
+    default: /* votes */
         return a | b;
     }
 }
@@ -160,14 +155,6 @@ uint64_t meet_warp(Meeting kind, unsigned mask, uint64_t value, int source, Site
         emu_misuse("%s at %s:%d: lane %d reads lane %d, which is not there (mask %08x)", meeting_name(kind), site.file,
                    site.line, lane, source, mask);
     return self.result;
-}
-
-unsigned active_lanes() {
-    Warp warp(this_thread().index / 32);
-    unsigned mask = 0;
-    for (int i = 0; i < warp.count; i++)
-        if (warp.lane[i].state != State::done) mask |= 1u << i;
-    return mask;
 }
 
 /* ---- a thread that ends may be the one that others wait for ---- */

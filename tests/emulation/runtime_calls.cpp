@@ -12,12 +12,10 @@ static const int multiprocessors = 132;
 /* Not counted: they cannot fail on a real device either. */
 cudaError_t cudaGetLastError(void) {
     std::lock_guard<std::recursive_mutex> lock(emu::mutex);
-    cudaError_t error = cudaPeekAtLastError();
+    cudaError_t error = device.broken ? device.broken : last_error;
     last_error = cudaSuccess;
     return error;
 }
-
-cudaError_t cudaPeekAtLastError(void) { return device.broken ? device.broken : last_error; }
 
 static const struct {
     cudaError_t error;
@@ -75,12 +73,6 @@ cudaError_t cudaSetDevice(int number) {
     return call.end(call.error);
 }
 
-cudaError_t cudaGetDevice(int *number) {
-    Call call("cudaGetDevice");
-    *number = 0;
-    return call.end(call.error);
-}
-
 cudaError_t cudaDriverGetVersion(int *version) {
     Call call("cudaDriverGetVersion");
     *version = CUDART_VERSION;
@@ -91,12 +83,6 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
     Call call("cudaRuntimeGetVersion");
     *version = CUDART_VERSION;
     return call.end(call.error);
-}
-
-cudaError_t cudaDeviceReset(void) {
-    Call call("cudaDeviceReset");
-    device.broken = cudaSuccess;
-    return call.end(cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int number) {
@@ -149,12 +135,4 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int num
         return call.end(cudaSuccess);
     }
     emu_misuse("cudaDeviceGetAttribute: attribute %d is not among those that the emulation knows", attribute);
-}
-
-/* Lowest and highest. */
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    Call call("cudaDeviceGetStreamPriorityRange");
-    *least = 0;
-    *greatest = -5;
-    return call.end(call.error);
 }

@@ -42,8 +42,6 @@ void fence() {
     acquire(fences);
 }
 
-void trap(Site site) { emu_misuse("__trap at %s:%d", site.file, site.line); }
-
 void misaligned_atomic(const void *address, size_t bytes) {
     emu_misuse("misaligned atomic operation of %zu bytes at %p", bytes, address);
 }

@@ -168,8 +168,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
-
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     Call call("cudaStreamDestroy");
     CUstream_st *stream = stream_of(handle);
@@ -193,18 +191,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     if (call.error) return call.end(call.error);
     if (stream == &default_stream) finish_blocking();
     finish_stream(stream);
-    return call.end(device.broken);
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t handle) {
-    Call call("cudaStreamQuery");
-    CUstream_st *stream = stream_of(handle);
-    if (call.error) return call.end(call.error);
-    if (!stream->queue.empty()) {
-        step_any();
-        return cudaErrorNotReady;
-    }
-    acquire(stream->done);
     return call.end(device.broken);
 }
 

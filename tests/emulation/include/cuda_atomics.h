@@ -30,26 +30,11 @@ template <class T> using same = typename Same<T>::type;
 
 } // namespace emu
 
-#define EMU_ATOMIC(name, result)                                                        \
-    template <class T> T name(T *address, emu::same<T> value) {                         \
-        return emu::modify(address, [value](T old) { return static_cast<T>(result); }); \
-    }
-EMU_ATOMIC(atomicAdd, old + value)
-EMU_ATOMIC(atomicSub, old - value)
-EMU_ATOMIC(atomicMax, old > value ? old : value)
-EMU_ATOMIC(atomicMin, old < value ? old : value)
-EMU_ATOMIC(atomicOr, old | value)
-EMU_ATOMIC(atomicAnd, old &value)
-EMU_ATOMIC(atomicXor, old ^ value)
-EMU_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
-EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
-#undef EMU_ATOMIC
-
+template <class T> T atomicAdd(T *address, emu::same<T> value) {
+    return emu::modify(address, [value](T old) { return static_cast<T>(old + value); });
+}
 template <class T> T atomicExch(T *address, emu::same<T> value) {
     return emu::modify(address, [value](T) { return value; });
-}
-template <class T> T atomicCAS(T *address, emu::same<T> expected, emu::same<T> value) {
-    return emu::modify(address, [expected, value](T old) { return old == expected ? value : old; });
 }
 
 #endif

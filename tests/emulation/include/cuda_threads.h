@@ -19,9 +19,6 @@ enum class Meeting {
     reduce_add,
     reduce_min,
     reduce_max,
-    reduce_and,
-    reduce_or,
-    reduce_xor,
     sync_threads,
     sync_threads_count,
     sync_threads_and,
@@ -31,7 +28,6 @@ enum class Meeting {
 int meet_block(Meeting kind, int predicate, Site site);
 /* Lane `source` is whose value a shuffle reads. */
 uint64_t meet_warp(Meeting kind, unsigned mask, uint64_t value, int source, Site site);
-unsigned active_lanes();
 void fence();
 
 inline int lane() { return running->index & 31; }
@@ -66,7 +62,6 @@ inline int __syncthreads_or(int predicate, EMU_SITE) {
 inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_SITE) {
     emu::meet_warp(emu::Meeting::sync_warp, mask, 0, 0, site);
 }
-inline unsigned __activemask() { return emu::active_lanes(); }
 
 /* Lanes form groups of `width` neighbours; a source outside the group gives the lane its own value. */
 template <class T> T __shfl_sync(unsigned mask, T value, int source, int width = 32, EMU_SITE) {
@@ -101,13 +96,8 @@ inline int __all_sync(unsigned mask, int predicate, EMU_SITE) {
 EMU_REDUCE(add)
 EMU_REDUCE(min)
 EMU_REDUCE(max)
-EMU_REDUCE(and)
-EMU_REDUCE(or)
-EMU_REDUCE(xor)
 #undef EMU_REDUCE
 
 inline void __threadfence() { emu::fence(); }
-inline void __threadfence_block() { emu::fence(); }
-inline void __threadfence_system() { emu::fence(); }
 
 #endif

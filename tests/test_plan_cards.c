@@ -1,8 +1,12 @@
 /* Contexts on cards that are not here: they build and plan with cuDNN's choices, know the card's memory, and refuse to run. */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
 #include "check.h"
 #include <talweg/talweg.h>
 
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 /* LeNet-5's training at a batch, planned on a device. */
 typedef struct planned {
@@ -12,8 +16,8 @@ typedef struct planned {
     tw_program *program;
 } planned;
 
-static void plan(planned *p, const char *device, int64_t batch) {
-    CHECK_OK(tw_context_create(&p->context, device, NULL));
+static void plan(planned *p, const char *device, int64_t batch, const tw_context_options *options) {
+    CHECK_OK(tw_context_create(&p->context, device, options));
     CHECK_OK(tw_model_create(&p->model, p->context));
     p->x = tw_input(p->model, 1, 28, 28);
     tw_value *y = tw_input_labels(p->model, NULL), *logits = tw_zoo_lenet5(p->model, p->x, 10);
@@ -42,7 +46,7 @@ static void test_every_card_plans_with_cudnn(void **state) {
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
         planned p;
         tw_device_info info = TW_DEVICE_INFO_INIT;
-        plan(&p, cards[i].device, 64);
+        plan(&p, cards[i].device, 64, NULL);
         CHECK_OK(tw_context_get_device_info(p.context, &info));
         assert_int_equal(10 * info.capability_major + info.capability_minor, cards[i].capability);
         assert_true((double)info.memory_bytes == cards[i].gib * 1073741824);
@@ -55,8 +59,8 @@ static void test_every_card_plans_with_cudnn(void **state) {
 static void test_the_arena_grows_with_the_batch(void **state) {
     (void)state;
     planned small, large;
-    plan(&small, "plan:h200", 64);
-    plan(&large, "plan:h200", 256);
+    plan(&small, "plan:h200", 64, NULL);
+    plan(&large, "plan:h200", 256, NULL);
     const double a = (double)tw_program_get_stats(small.program).arena_bytes;
     const double b = (double)tw_program_get_stats(large.program).arena_bytes;
     assert_true(b > 3.5 * a && b < 4.5 * a);
@@ -68,10 +72,37 @@ static void test_nothing_runs(void **state) {
     (void)state;
     planned p;
     float images[2 * 28 * 28] = {0};
-    plan(&p, "plan:h200", 2);
+    plan(&p, "plan:h200", 2, NULL);
     CHECK_FAILS(tw_program_write(p.program, p.x, TW_F32, images, 2 * 28 * 28), TW_ERROR_STATE, "plan:h200");
     CHECK_FAILS(tw_program_run(p.program), TW_ERROR_STATE, "plan:h200");
     drop(&p);
+}
+
+/* Removes a folder of files; how many there were. */
+static int remove_folder(const char *path) {
+    int files = 0;
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char name[512];
+        if (entry->d_name[0] == '.') continue;
+        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
+        assert_int_equal(unlink(name), 0);
+        files++;
+    }
+    closedir(folder);
+    assert_int_equal(rmdir(path), 0);
+    return files;
+}
+
+static void test_choices_are_kept_where_the_context_says(void **state) {
+    (void)state;
+    char folder[] = "/tmp/talweg_cards_XXXXXX";
+    planned p;
+    assert_non_null(mkdtemp(folder));
+    plan(&p, "plan:h200", 64, TW_OPTIONS(context, .cache_folder = folder));
+    drop(&p);
+    assert_int_equal(remove_folder(folder), 1);
 }
 
 static void test_a_card_that_nobody_knows(void **state) {
@@ -93,6 +124,7 @@ int main(void) {
         cmocka_unit_test(test_every_card_plans_with_cudnn),
         cmocka_unit_test(test_the_arena_grows_with_the_batch),
         cmocka_unit_test(test_nothing_runs),
+        cmocka_unit_test(test_choices_are_kept_where_the_context_says),
         cmocka_unit_test(test_a_card_that_nobody_knows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,8 @@ static tw_status described_open(tw_context *context, void **out) {
     device->processors = card->processors;
     device->total_bytes = (size_t)card->memory_gib << 30;
     snprintf(device->name, sizeof device->name, "%s", card->name);
-    tw_status status = twi_cuda_dnn_open_described(&device->dnn, device, json, NULL);
+    const twi_cuda_dnn_options options = {.cache_folder = context->cache_folder};
+    tw_status status = twi_cuda_dnn_open_described(&device->dnn, device, json, &options);
     if (status) {
         described_close(context, device);
         return status;

@@ -16,7 +16,7 @@
 
 static tw_status open_device(twi_cuda_device *device) {
     struct cudaDeviceProp properties;
-    TWI_CUDA(device, cudaSetDevice(device->ordinal));
+    TWI_TRY(twi_cuda_enter(device));
     TWI_CUDA(device, cudaGetDeviceProperties(&properties, device->ordinal));
     snprintf(device->name, sizeof device->name, "%.*s", (int)sizeof device->name - 1, properties.name);
     device->capability = 10 * properties.major + properties.minor;
@@ -41,9 +41,10 @@ static tw_status open_device(twi_cuda_device *device) {
 static void cuda_close(tw_context *context, void *opened) {
     twi_cuda_device *device = opened;
     if (!device) return;
+    (void)cudaSetDevice(device->ordinal); /* the libraries give back what is the current device's */
+    twi_cuda_copies_close(device);        /* first: it waits for all that is under way */
     twi_cuda_blas_close(device);
     twi_cuda_dnn_close(device->dnn);
-    twi_cuda_copies_close(device);
     if (device->stream) (void)cudaStreamDestroy(device->stream);
     (void)cudaGetLastError();
     twi_put(context->memory, device->block);

@@ -31,7 +31,7 @@ tw_status twi_cuda_describe_planned(const tw_context *context, tw_device_info *o
 
 tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out) {
     twi_cuda_device *device = twi_cuda_of(context);
-    TWI_CUDA(device, cudaSetDevice(device->ordinal));
+    TWI_TRY(twi_cuda_enter(device));
     TWI_CUDA(device, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes));
     TWI_CUDA(device, cudaDriverGetVersion(&out->driver_version));
     TWI_CUDA(device, cudaRuntimeGetVersion(&out->runtime_version));

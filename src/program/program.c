@@ -91,9 +91,10 @@ static tw_status get_staging(tw_program *program) {
     size_t bytes = 0;
     if (twi_program_context(program)->backend->host_memory) return TW_OK;
     for (int v = 0; v < program->value_count; v++) {
-        const uint8_t kind = program->model->graph.value[v]->kind;
+        const tw_value *value = program->model->graph.value[v];
         const int kept[] = {program->value_buffer[v], program->gradient_buffer[v]};
-        const bool always[] = {kind == TWI_VALUE_INPUT, kind == TWI_VALUE_PARAMETER};
+        const bool always[] = {value->kind == TWI_VALUE_INPUT && !twi_program_gathers(program, value),
+                               value->kind == TWI_VALUE_PARAMETER};
         for (int k = 0; k < 2; k++) {
             if (kept[k] < 0) continue;
             const bool readable = always[k] || program->buffer[twi_program_root(program, kept[k])].pinned;

@@ -87,8 +87,6 @@ template <class F> cudaError_t run_each_channel(const twk_launch *launch, const 
     return TWC_LAUNCH((each_channel<F>), twk_blocks(channels), TWK_THREADS, 0, launch->stream, f, channels);
 }
 
-inline float *floats(const twi_call *call, int operand) { return (float *)call->operand[operand].data; }
-
 /* A mean so far from the shift, in deviations, that its square costs the variance digits that matter. */
 enum { FAR_DEVIATIONS = 16 };
 
@@ -160,40 +158,40 @@ struct backward_finalize {
 };
 
 cudaError_t run_center(const twi_call *call, const twk_launch *launch) {
-    const center f = {floats(call, 0), floats(call, 1), floats(call, 2)};
+    const center f = {twk_floats_of(call, 0), twk_floats_of(call, 1), twk_floats_of(call, 2)};
     return run_each_channel(launch, f, call->operand[1].shape.dim[0]);
 }
 
 cudaError_t run_finalize(const twi_call *call, const twk_launch *launch) {
     const finalize f = {*(const twi_batch_norm_attrs *)call->attrs,
-                        floats(call, 0),
-                        floats(call, 1),
-                        floats(call, 2),
-                        floats(call, 3),
-                        floats(call, 4),
-                        floats(call, 5),
-                        floats(call, 6),
-                        floats(call, 7),
-                        floats(call, 8),
-                        floats(call, 9),
-                        floats(call, 10),
-                        floats(call, 11)};
+                        twk_floats_of(call, 0),
+                        twk_floats_of(call, 1),
+                        twk_floats_of(call, 2),
+                        twk_floats_of(call, 3),
+                        twk_floats_of(call, 4),
+                        twk_floats_of(call, 5),
+                        twk_floats_of(call, 6),
+                        twk_floats_of(call, 7),
+                        twk_floats_of(call, 8),
+                        twk_floats_of(call, 9),
+                        twk_floats_of(call, 10),
+                        twk_floats_of(call, 11)};
     return run_each_channel(launch, f, call->operand[1].shape.dim[0]);
 }
 
 cudaError_t run_from_running(const twi_call *call, const twk_launch *launch) {
     const from_running f = {((const twi_batch_norm_attrs *)call->attrs)->epsilon,
-                            floats(call, 0),
-                            floats(call, 1),
-                            floats(call, 2),
-                            floats(call, 3),
-                            floats(call, 4)};
+                            twk_floats_of(call, 0),
+                            twk_floats_of(call, 1),
+                            twk_floats_of(call, 2),
+                            twk_floats_of(call, 3),
+                            twk_floats_of(call, 4)};
     return run_each_channel(launch, f, call->operand[0].shape.dim[0]);
 }
 
 cudaError_t run_backward_finalize(const twi_call *call, const twk_launch *launch) {
-    const backward_finalize f = {floats(call, 0), floats(call, 1), floats(call, 2),
-                                 floats(call, 3), floats(call, 4), floats(call, 5)};
+    const backward_finalize f = {twk_floats_of(call, 0), twk_floats_of(call, 1), twk_floats_of(call, 2),
+                                 twk_floats_of(call, 3), twk_floats_of(call, 4), twk_floats_of(call, 5)};
     return run_each_channel(launch, f, call->operand[2].shape.dim[0]);
 }
 

@@ -1,5 +1,5 @@
-/* Sums over everything but the channels (axis 1), or over everything, of values of one shape, in two stages: blocks sum slices of rows (a row is
- * a place of all axes but the channels'), a second kernel adds the slices in order.
+/* Sums over everything but the channels (axis 1), or over everything, of values of one shape, in two stages: blocks sum
+ * slices of rows (a row is a place of all axes but the channels'), a second kernel adds the slices in order.
  *
  * A functor F says what is summed. Its constants:
  *   SUMS    how many sums a channel has; READS real inputs; MASK: reads bits; CENTER: one float a channel

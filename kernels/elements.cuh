@@ -51,6 +51,10 @@ template <class T> __device__ inline void twk_store_pack(T *to, const float from
 
 inline bool twk_aligned(const void *data, size_t bytes) { return (uintptr_t)data % bytes == 0; }
 
+/* ---- operands ---- */
+
+inline float *twk_floats_of(const twi_call *call, int operand) { return (float *)call->operand[operand].data; }
+
 /* ---- launchers by element type ---- */
 
 typedef cudaError_t (*twk_run)(const twi_call *, const twk_launch *);

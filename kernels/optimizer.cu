@@ -75,8 +75,6 @@ struct adamw {
     __device__ void end(int64_t) const {}
 };
 
-inline float *floats(const twi_call *call, int operand) { return (float *)call->operand[operand].data; }
-
 /* Can all arrays of the call be taken four elements at a time? */
 bool wide(const twi_call *call) {
     for (int o = 0; o < call->operand_count; o++)
@@ -86,15 +84,17 @@ bool wide(const twi_call *call) {
 
 cudaError_t run_sgd(const twi_call *call, const twk_launch *launch) {
     const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
-    const sgd f = {call->control,  floats(call, 0), floats(call, 2), floats(call, 1), attrs->momentum, 0,
+    const sgd f = {call->control,          twk_floats_of(call, 0), twk_floats_of(call, 2),
+                   twk_floats_of(call, 1), attrs->momentum,        0,
                    attrs->nesterov};
     return twk_over_segments(launch, attrs, wide(call), f);
 }
 
 cudaError_t run_adamw(const twi_call *call, const twk_launch *launch) {
     const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
-    const adamw f = {call->control, floats(call, 0), floats(call, 2), floats(call, 3), floats(call, 1),
-                     attrs->beta1,  attrs->beta2,    attrs->epsilon,  {0, 0, 0}};
+    const adamw f = {call->control,          twk_floats_of(call, 0), twk_floats_of(call, 2),
+                     twk_floats_of(call, 3), twk_floats_of(call, 1), attrs->beta1,
+                     attrs->beta2,           attrs->epsilon,         {0, 0, 0}};
     return twk_over_segments(launch, attrs, wide(call), f);
 }
 

@@ -3,18 +3,17 @@
 #include "backend/attrs.h"
 #include "entries.h"
 #include "portable.h"
+#include <talweg/optim.h>
 
 #include <math.h>
 
 namespace {
 
-enum { CONSTANT, STEP, COSINE };
-
 __device__ double after_warmup(const twi_schedule_attrs &s, int64_t u) {
     const double pi = 3.14159265358979323846;
-    if (s.kind == STEP && s.every > 0) return s.base * pow(s.factor, (double)(u / s.every));
+    if (s.kind == TW_SCHEDULE_STEP && s.every > 0) return s.base * pow(s.factor, (double)(u / s.every));
     int64_t last = s.total - 1, length = s.total - s.warmup;
-    if (s.kind != COSINE || length <= 0) return s.base;
+    if (s.kind != TW_SCHEDULE_COSINE || length <= 0) return s.base;
     int64_t done = (u < last ? u : last) - s.warmup + (s.warmup > 0);
     return s.base - (s.base - s.minimum) * ((1 - cos(pi * (double)done / (double)length)) / 2);
 }

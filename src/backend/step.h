@@ -149,8 +149,6 @@ struct twi_kernel {
 static inline int64_t twi_at4(const twi_operand *o, int64_t n, int64_t c, int64_t h, int64_t w) {
     return n * o->stride[0] + c * o->stride[1] + h * o->stride[2] + w * o->stride[3];
 }
-/* Size of an axis, 1 beyond the rank: loops over four axes also run on values of fewer. */
-static inline int64_t twi_dim(const twi_operand *o, int axis) { return axis < o->shape.rank ? o->shape.dim[axis] : 1; }
 /* Offset of a sample's element, counted in logical order (axes 1.., the last one fastest): for loops over any rank. */
 static inline int64_t twi_offset(const twi_operand *o, int64_t sample, int64_t index) {
     int64_t offset = sample * o->stride[0];

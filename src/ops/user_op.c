@@ -60,15 +60,21 @@ static void translate(user_call *out, const twi_call *call) {
                              .library = call};
 }
 
+/* Gradients of parameters are added to. Those that sum over calls the runner clears. */
+static void clear_whole(const twi_call *call) {
+    for (int o = 0; o < call->operand_count; o++) {
+        const twi_operand_rule *rule = &call->kernel->operand[o];
+        const twi_operand *operand = &call->operand[o];
+        if (rule->access == TWI_WRITE && rule->reach == TWI_WHOLE && operand->data)
+            memset(operand->data, 0, (size_t)twi_shape_count(&operand->shape) * sizeof(float));
+    }
+}
+
 static void run(const twi_call *call) {
     user_call translated;
     const twi_user_op *user = call->kernel->user;
     translate(&translated, call);
-    for (int o = 0; o < call->operand_count && call->kernel->split == TWI_AT_ONCE;
-         o++) /* sums are cleared by the runner */
-        if (call->kernel->operand[o].access == TWI_WRITE && call->kernel->operand[o].reach == TWI_WHOLE &&
-            call->operand[o].data)
-            memset(call->operand[o].data, 0, (size_t)twi_shape_count(&call->operand[o].shape) * sizeof(float));
+    clear_whole(call);
     (translated.call.backward ? user->given.backward_cpu : user->given.forward_cpu)(&translated.call);
 }
 

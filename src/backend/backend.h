@@ -47,7 +47,7 @@ typedef struct twi_backend {
      * shapes, no data. Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is none. */
     tw_status (*choose)(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail, twi_choice *out);
     void (*release)(tw_context *context, twi_choice *choice);
-    /* Preferred multiple of samples a chunk for a kernel on such shapes (1: any). */
+    /* Of a chunked back end: preferred multiple of samples a chunk for a kernel on such shapes (1: any). */
     int64_t (*chunk_multiple)(tw_context *context, const twi_kernel *kernel, const twi_call *call);
 
     /* Binds a plan to memory: only binds, creates and captures. arena and scratch (worker_bytes per worker) are device memory. */

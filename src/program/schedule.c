@@ -82,8 +82,7 @@ typedef struct demands {
 
 static demands ask_steps(const tw_program *program, const twi_segment *segment) {
     tw_context *context = twi_program_context(program);
-    int64_t samples = twi_program_step_samples(program, &program->step[segment->first_step]);
-    demands d = {.samples = samples > 0 ? samples : 1, .touched = 1, .multiple = 1};
+    demands d = {.samples = segment->samples, .touched = 1, .multiple = 1};
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
         const twi_step *step = &program->step[i];
         size_t touched = 0, sums = 0;
@@ -135,9 +134,10 @@ static void add_segment(tw_program *program, int first, int end) {
                              .chunk = 1,
                              .groups = 1};
     if (segment->split == TWI_BY_SAMPLE) {
-        demands d = ask_steps(program, segment);
-        segment->samples = segment->chunk = d.samples;
+        const int64_t samples = twi_program_step_samples(program, &program->step[first]);
+        segment->samples = segment->chunk = samples > 0 ? samples : 1;
         if (twi_program_context(program)->backend->chunked) {
+            const demands d = ask_steps(program, segment);
             segment->chunk = chunk_size(&d);
             segment->groups = group_count(&d, segment->chunk);
         }

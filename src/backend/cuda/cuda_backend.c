@@ -74,11 +74,6 @@ static tw_status cuda_open(tw_context *context, void **out) {
     return TW_OK;
 }
 
-static int cuda_workers(const tw_context *context) {
-    (void)context;
-    return 1; /* steps follow each other on one stream and share one workspace */
-}
-
 const twi_backend twi_backend_cuda = {
     .name = "cuda",
     .host_memory = false,
@@ -87,7 +82,7 @@ const twi_backend twi_backend_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .describe = twi_cuda_describe,
-    .workers = cuda_workers,
+    .workers = twi_cuda_workers,
     .get = twi_cuda_get,
     .put = twi_cuda_put,
     .get_memory = twi_cuda_get_memory,
@@ -100,7 +95,6 @@ const twi_backend twi_backend_cuda = {
     .wait = twi_cuda_wait,
     .choose = twi_cuda_choose,
     .release = twi_cuda_release,
-    .chunk_multiple = twi_cuda_chunk_multiple,
     .prepare = twi_cuda_prepare,
     .discard = twi_cuda_discard,
     .run = twi_cuda_run,

@@ -1,4 +1,5 @@
-/* The choice of implementations: functions of the back ends' tables, of devices that are here and that are described. */
+/* The choice of implementations, and for how many workers: functions of the back ends' tables, of devices that are here and
+ * that are described. */
 #ifndef TWI_CUDA_CHOOSE_H
 #define TWI_CUDA_CHOOSE_H
 
@@ -7,6 +8,6 @@
 tw_status twi_cuda_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
                           twi_choice *out);
 void twi_cuda_release(tw_context *context, twi_choice *choice);
-int64_t twi_cuda_chunk_multiple(tw_context *context, const twi_kernel *kernel, const twi_call *call);
+int twi_cuda_workers(const tw_context *context);
 
 #endif

@@ -50,11 +50,6 @@ static tw_status described_open(tw_context *context, void **out) {
     return TW_OK;
 }
 
-static int described_workers(const tw_context *context) {
-    (void)context;
-    return 1;
-}
-
 static tw_status described_get(tw_context *context, void **out, size_t bytes, const char *what) {
     return twi_get(context->memory, out, bytes, 1, what);
 }
@@ -76,7 +71,7 @@ const twi_backend twi_backend_cuda_described = {
     .open = described_open,
     .close = described_close,
     .describe = twi_cuda_describe_planned,
-    .workers = described_workers,
+    .workers = twi_cuda_workers,
     .get = described_get,
     .put = described_put,
     .copy_in = described_copy,
@@ -85,5 +80,4 @@ const twi_backend twi_backend_cuda_described = {
     .put_host = described_put,
     .choose = twi_cuda_choose,
     .release = twi_cuda_release,
-    .chunk_multiple = twi_cuda_chunk_multiple,
 };

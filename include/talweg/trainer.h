@@ -63,7 +63,7 @@ typedef struct tw_trainer_options {
     int64_t checkpoint_every;       /**< updates between checkpoints; 0: one after every epoch */
     bool run_ahead;                 /**< with on_step on a GPU: the next steps may be under way when it is called. That keeps the device busy, but what the
                                         callback reads of the model is up to a few updates newer than its progress, a stop takes effect after those,
-                                        and the model must not be evaluated there. Without on_step steps always run ahead; on the CPU never */
+                                        and the model must not be evaluated there, nor its programs made or run (STATE). Without on_step steps always run ahead; on the CPU never */
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \
     {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0, false}

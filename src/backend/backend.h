@@ -39,7 +39,7 @@ typedef struct twi_backend {
     void (*put_host)(tw_context *context, void *memory);
     /* Device to such memory, behind what was run so far; done when a mark made later is waited for. */
     tw_status (*fetch)(tw_context *context, void *host, const void *device, size_t bytes);
-    /* Makes mark 0 .. TWI_IN_FLIGHT_MAX stand behind all that was asked for so far; waits for one. */
+    /* Makes mark 0 .. TWI_IN_FLIGHT_MAX - 1 stand behind all that was asked for so far; waits for one. */
     tw_status (*mark)(tw_context *context, int mark);
     tw_status (*wait)(tw_context *context, int mark);
 

@@ -5,12 +5,12 @@ tw_status twi_flights_reserve(twi_flights *flights, tw_context *context, size_t 
     if (flights->rows && row_bytes <= flights->row_bytes) return TW_OK;
     size_t bytes;
     void *rows;
-    TWI_TRY(twi_mul_size(&bytes, row_bytes, TWI_FLIGHTS, "results of runs"));
+    TWI_TRY(twi_mul_size(&bytes, row_bytes, TWI_IN_FLIGHT_MAX, "results of runs"));
     TWI_TRY(context->backend->get_host(context, &rows, bytes, "results of runs"));
     twi_flights_free(flights, context);
     flights->rows = rows;
     flights->row_bytes = row_bytes;
-    for (int i = 0; i < TWI_FLIGHTS; i++) {
+    for (int i = 0; i < TWI_IN_FLIGHT_MAX; i++) {
         flights->flight[i].row = (unsigned char *)rows + (size_t)i * row_bytes;
         flights->flight[i].mark = i;
     }

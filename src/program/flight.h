@@ -5,9 +5,6 @@
 
 #include "backend/backend.h"
 
-/* As many as any back end lets be in flight, and one more for a run that is made and waited for meanwhile. */
-enum { TWI_FLIGHTS = TWI_IN_FLIGHT_MAX + 1 };
-
 typedef struct twi_flight {
     struct tw_program *program;
     unsigned char *row;
@@ -21,12 +18,12 @@ typedef struct twi_flight {
 typedef struct twi_flights {
     void *rows;
     size_t row_bytes;
-    twi_flight flight[TWI_FLIGHTS];
+    twi_flight flight[TWI_IN_FLIGHT_MAX];
     int first, count; /* a ring, oldest first */
 } twi_flights;
 
 static inline twi_flight *twi_flights_at(twi_flights *flights, int index) {
-    return &flights->flight[(flights->first + index) % TWI_FLIGHTS];
+    return &flights->flight[(flights->first + index) % TWI_IN_FLIGHT_MAX];
 }
 static inline twi_flight *twi_flights_next(twi_flights *flights) { return twi_flights_at(flights, flights->count); }
 

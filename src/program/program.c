@@ -150,10 +150,8 @@ tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, co
     if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: out is NULL");
     *out = NULL;
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: model is NULL");
-    if (model->flights.count) /* the memory that a new program may need more of is in use */
-        return TWI_FAIL(TW_ERROR_STATE,
-                        "tw_program_create: steps of a fit with run_ahead are under way; make programs in "
-                        "on_epoch, or leave run_ahead out");
+    tw_status status = twi_program_check_idle(model); /* it may need more of the memory that is in use */
+    if (status) return twi_fail_within(status, "tw_program_create");
     tw_program_options chosen;
     tw_optimizer_options optimizer;
     tw_source_options source;
@@ -175,7 +173,7 @@ tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, co
     program->accumulate = chosen.accumulate;
     program->fuse = !chosen.no_fusion;
     program->record = chosen.record_passes;
-    tw_status status = start(program, &chosen);
+    status = start(program, &chosen);
     program->next = model->programs;
     model->programs = program;
     if (status) {

@@ -171,6 +171,8 @@ void twi_window_count(const tw_program *program, tw_status status);
 void twi_program_take_arena(tw_program *program);
 /* Errors: STATE on a context that only plans. */
 tw_status twi_program_check_runs(const tw_program *program, const char *function);
+/* Errors: STATE while runs are in flight, whose memory and results whoever asks would take. */
+tw_status twi_program_check_idle(const tw_model *model);
 /* What a row of the program's results holds; makes rows long enough. */
 tw_status twi_program_plan_row(tw_program *program, const tw_program_options *options);
 /* A whole run, as tw_program_run, that is not waited for: at most backend->in_flight are, and no window is open. */

@@ -170,15 +170,25 @@ bool twi_program_look(tw_model *model, int index, twi_landed *out) {
     return true;
 }
 
-/* Launches a run and waits for it; for those before it too, which whoever launched them lands later. */
+tw_status twi_program_check_idle(const tw_model *model) {
+    if (!model->flights.count) return TW_OK;
+    return TWI_FAIL(TW_ERROR_STATE,
+                    "steps of a fit with run_ahead are under way; do this in on_epoch, or leave run_ahead out");
+}
+
+static tw_status check_idle(const tw_program *program, const char *function) {
+    tw_status status = twi_program_check_idle(program->model);
+    return status ? twi_fail_within(status, "%s", function) : TW_OK;
+}
+
+/* Launches a run, before which there is none in flight, and waits for it. */
 static tw_status run_segments(tw_program *program, int first, int count, bool gradients) {
     twi_flights *flights = &program->model->flights;
     TWI_TRY(launch(program, first, count, gradients));
-    tw_status status = TW_OK;
-    for (int i = 0; i < flights->count && status == TW_OK; i++)
-        status = settle(program->model, twi_flights_at(flights, i));
-    const twi_flight *own = twi_flights_at(flights, --flights->count);
-    return status ? status : report(own);
+    twi_flight *own = twi_flights_at(flights, 0);
+    flights->count = 0;
+    TWI_TRY(settle(program->model, own));
+    return report(own);
 }
 
 /* A training run overwrites the gradients that an update may have waited for, whichever program's they were. */
@@ -186,18 +196,23 @@ static void drop_update(tw_program *program) {
     if (program->train) program->model->update_due = false;
 }
 
+/* whole: with the update at once. */
+static tw_status admit(tw_program *program, bool whole, const char *function) {
+    TWI_TRY(twi_window_admit(program, whole, function));
+    TWI_TRY(check_fed(program, function));
+    drop_update(program);
+    return TW_OK;
+}
+
 tw_status tw_program_run(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run: program is NULL");
-    TWI_TRY(twi_window_admit(program, true, "tw_program_run"));
-    TWI_TRY(check_fed(program, "tw_program_run"));
-    drop_update(program);
+    TWI_TRY(check_idle(program, "tw_program_run"));
+    TWI_TRY(admit(program, true, "tw_program_run"));
     return run_segments(program, 0, program->segment_count, true);
 }
 
 tw_status twi_program_launch(tw_program *program) {
-    TWI_TRY(twi_window_admit(program, true, "tw_program_run"));
-    TWI_TRY(check_fed(program, "tw_program_run"));
-    drop_update(program);
+    TWI_TRY(admit(program, true, "tw_program_run"));
     return launch(program, 0, program->segment_count, true);
 }
 
@@ -207,7 +222,7 @@ tw_status twi_program_land(tw_model *model, twi_landed *out) {
     tw_status status = settle(model, oldest);
     if (status == TW_OK) status = report(oldest);
     *out = landed_by(oldest);
-    flights->first = (flights->first + 1) % TWI_FLIGHTS;
+    flights->first = (flights->first + 1) % TWI_IN_FLIGHT_MAX;
     flights->count--;
     if (status) twi_program_land_all(model); /* behind a failure nothing was done */
     return status;
@@ -231,9 +246,8 @@ tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void 
 
 tw_status tw_program_run_gradients(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
-    TWI_TRY(twi_window_admit(program, false, "tw_program_run_gradients"));
-    TWI_TRY(check_fed(program, "tw_program_run_gradients"));
-    drop_update(program);
+    TWI_TRY(check_idle(program, "tw_program_run_gradients"));
+    TWI_TRY(admit(program, false, "tw_program_run_gradients"));
     tw_status status = run_segments(program, 0, program->update_segment, true);
     twi_window_count(program, status);
     if (program->train) program->model->update_due = status == TW_OK;
@@ -244,6 +258,7 @@ tw_status tw_program_run_update(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_update: program is NULL");
     if (program->update_segment == program->segment_count)
         return TWI_FAIL(TW_ERROR_STATE, "tw_program_run_update: the program was made without an optimizer");
+    TWI_TRY(check_idle(program, "tw_program_run_update"));
     TWI_TRY(twi_window_admit_update(program));
     program->model->window.samples = 0; /* whatever comes of it */
     drop_update(program);

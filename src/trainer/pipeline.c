@@ -6,11 +6,7 @@
 
 tw_status twi_pipeline_open(twi_pipeline *pipeline, twi_feed *feed) {
     *pipeline = (twi_pipeline){.feed = feed};
-    if (feed->trainer->model->flights.count)
-        return TWI_FAIL(TW_ERROR_STATE,
-                        "steps of a fit with run_ahead are under way; evaluate and predict in on_epoch, or "
-                        "leave run_ahead out");
-    return TW_OK;
+    return twi_program_check_idle(feed->trainer->model);
 }
 
 void twi_pipeline_close(twi_pipeline *pipeline) {

@@ -74,6 +74,58 @@ static void a_step_is_a_few_calls_and_no_wait(void **state) {
     assert_int_equal(emu_count_live(), 0);
 }
 
+/* What a callback tries beside the steps that are under way, and how often that was refused. */
+typedef struct intruder {
+    task t;
+    tw_program *program;
+    int refused;
+} intruder;
+
+static bool intrude(void *user, const tw_progress *p) {
+    intruder *i = user;
+    const float images[TASK_BATCH * TASK_PIXELS] = {0};
+    tw_program *another;
+    tw_value *output = tw_model_get_output(i->t.model);
+    tw_metrics metrics;
+    if (p->step > 1) return false; /* later ones may be the last of the epoch */
+    CHECK_OK(tw_program_write(i->program, tw_model_get_input(i->t.model), TW_F32, images, TASK_BATCH * TASK_PIXELS));
+    CHECK_FAILS(tw_program_run(i->program), TW_ERROR_STATE, "run_ahead");
+    CHECK_FAILS(
+        tw_program_create(&another, i->t.model, TASK_BATCH, TW_OPTIONS(program, .outputs = &output, .output_count = 1)),
+        TW_ERROR_STATE, "run_ahead");
+    CHECK_FAILS(tw_trainer_evaluate(i->t.trainer, i->t.test, &metrics), TW_ERROR_STATE, "run_ahead");
+    i->refused++;
+    return false;
+}
+
+static void nothing_else_runs_beside_steps_under_way(void **state) {
+    (void)state;
+    tw_context *context = task_device();
+    tw_trainer_options options = task_options();
+    task plain;
+    CHECK_OK(task_make(&plain, context, &options));
+    CHECK_OK(tw_trainer_fit(plain.trainer, plain.train, NULL));
+    const task_state expected = task_state_of(plain.model);
+    intruder i = {.refused = 0};
+    options.on_step = intrude;
+    options.run_ahead = true;
+    options.user = &i;
+    CHECK_OK(task_make(&i.t, context, &options));
+    tw_value *output = tw_model_get_output(i.t.model);
+    CHECK_OK(tw_program_create(&i.program, i.t.model, TASK_BATCH,
+                               TW_OPTIONS(program, .outputs = &output, .output_count = 1)));
+    CHECK_OK(tw_trainer_fit(i.t.trainer, i.t.train, NULL));
+    assert_int_equal(i.refused, options.epochs);
+    const task_state found = task_state_of(i.t.model);
+    assert_true(task_same(&found, &expected));
+    free(found.bytes);
+    free(expected.bytes);
+    tw_program_destroy(i.program);
+    task_drop(&i.t);
+    task_drop(&plain);
+    tw_context_destroy(context);
+}
+
 /* TALWEG_SYNC=1 is the opposite: it waits for every step, so that the one that fails can be named. */
 static void waiting_for_every_step_names_it(void **state) {
     (void)state;
@@ -98,6 +150,7 @@ static void waiting_for_every_step_names_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_a_few_calls_and_no_wait),
+        cmocka_unit_test(nothing_else_runs_beside_steps_under_way),
         cmocka_unit_test(waiting_for_every_step_names_it),
     };
     setenv("TALWEG_EMU_STREAMS", "lazy", 1); /* before the device is there */

@@ -17,6 +17,7 @@
     TWK_TABLE(dense)          \
     TWK_TABLE(dot)            \
     TWK_TABLE(dropout)        \
+    TWK_TABLE(feed)           \
     TWK_TABLE(gather)         \
     TWK_TABLE(optimizer)      \
     TWK_TABLE(pool)           \

@@ -97,6 +97,7 @@ typedef struct twi_control {
     uint64_t micro;       /* which batch of its window the run is, from 0 */
     int64_t window_sample; /* samples of the window before this batch */
     twi_resident_view resident; /* of programs that gather their own batches */
+    uint64_t slot;        /* 0 or 1: which one of its slots a streamed input is taken from */
     uint64_t update;      /* advances only when the update is committed: schedule, Adam */
     double learning_rate; /* of the update under way */
     twi_fault fault;

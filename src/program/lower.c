@@ -59,7 +59,8 @@ static int value_ref(twi_lower *lower, const tw_value *value) {
     else if (value->batched)
         buffer.shape.dim[0] = lower->program->batch;
     buffer.source = value->parameter >= 0 ? TWI_SOURCE_VALUES : TWI_SOURCE_ARENA;
-    buffer.pinned = value->kind == TWI_VALUE_INPUT && !twi_program_gathers(lower->program, value);
+    buffer.pinned =
+        value->kind == TWI_VALUE_INPUT && !lower->program->slots && !twi_program_gathers(lower->program, value);
     return *ref = add_buffer(lower, &buffer);
 }
 
@@ -288,6 +289,19 @@ static tw_status gather_inputs(twi_lower *lower) {
     return twi_lower_gather(lower->program, images, labels);
 }
 
+/* So is what is streamed. */
+static tw_status take_inputs(twi_lower *lower) {
+    tw_program *program = lower->program;
+    for (int v = 0; program->slots && v < program->value_count; v++) {
+        const tw_value *value = lower->graph->value[v];
+        if (value->kind != TWI_VALUE_INPUT || program->value_buffer[v] < 0 || twi_program_gathers(program, value))
+            continue;
+        TWI_TRY(twi_lower_take(program, value));
+        move_to_front(program);
+    }
+    return TW_OK;
+}
+
 static tw_status lower_nodes(twi_lower *lower) {
     const twi_graph *graph = lower->graph;
     lower->part = TWI_PART_FORWARD;
@@ -378,7 +392,8 @@ static tw_status lower_all(twi_lower *lower, const tw_program_options *options) 
                             options->gradients[i]->name);
         pin(lower, ref);
     }
-    return lower->status;
+    TWI_TRY(lower->status);
+    return take_inputs(lower);
 }
 
 tw_status twi_pass_lower(tw_program *program, const tw_program_options *options) {

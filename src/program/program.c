@@ -126,7 +126,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     return share_arena(program);
 }
 
-static tw_status start(tw_program *program, const tw_program_options *options) {
+static tw_status start(tw_program *program, const tw_program_options *options, bool streamed) {
     tw_model *model = program->model;
     twi_memory *memory = model->context->memory;
     size_t values = (size_t)model->graph.value_count;
@@ -143,10 +143,12 @@ static tw_status start(tw_program *program, const tw_program_options *options) {
     if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
     if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
     if (options->source) TWI_TRY(twi_source_open(program, options->source));
+    if (streamed) TWI_TRY(twi_slots_open(program));
     return compile(program, options);
 }
 
-tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options) {
+tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options,
+                             bool streamed) {
     if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: out is NULL");
     *out = NULL;
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: model is NULL");
@@ -173,7 +175,7 @@ tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, co
     program->accumulate = chosen.accumulate;
     program->fuse = !chosen.no_fusion;
     program->record = chosen.record_passes;
-    status = start(program, &chosen);
+    status = start(program, &chosen, streamed);
     program->next = model->programs;
     model->programs = program;
     if (status) {
@@ -182,6 +184,10 @@ tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, co
     }
     *out = program;
     return TW_OK;
+}
+
+tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options) {
+    return twi_program_create(out, model, batch, options, false);
 }
 
 void tw_program_destroy(tw_program *program) {
@@ -198,6 +204,7 @@ void tw_program_destroy(tw_program *program) {
     twi_program_unprepare(program);
     for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
     twi_source_close(program);
+    twi_slots_close(program);
     while (program->blocks) {
         void *next = *(void **)program->blocks;
         twi_put(memory, program->blocks);
@@ -218,7 +225,7 @@ static void mix(uint64_t *hash, const void *data, size_t bytes) {
 
 static void mix_text(uint64_t *hash, const char *text) { mix(hash, text, strlen(text) + 1); }
 
-/* Gathered here or fed from outside, the input is the same: that decides nothing. */
+/* Gathered here, streamed or fed from outside, the input is the same: that decides nothing. */
 static bool brings_input(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
         for (int v = 0; step->kernel->operand[o].access == TWI_WRITE && v < program->value_count; v++)

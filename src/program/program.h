@@ -61,6 +61,12 @@ typedef struct twi_row_entry {
     size_t offset; /* in a row of results */
 } twi_row_entry;
 
+/* Device memory of a streamed input; NULL for all other values. */
+enum { TWI_SLOTS = 2 };
+typedef struct twi_slots {
+    void *memory[TWI_SLOTS];
+} twi_slots;
+
 enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
 
 struct tw_program {
@@ -93,8 +99,10 @@ struct tw_program {
         staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
     twi_row_entry *row; /* what is fetched behind a run: the losses in their order, then outputs of integers */
     int row_count;
-    bool *fed; /* per graph value: an input that lies in the arena */
-    bool ran;  /* since the arena is this program's */
+    bool *fed;        /* per graph value: an input that is there for the next run */
+    twi_slots *slots; /* per graph value; NULL: nothing is streamed, inputs are fed to the arena */
+    int turn;         /* the slots that the next run takes its inputs from */
+    bool ran;         /* since the arena is this program's */
     double loss_value;
     char *dump[TWI_PASSES];
 };
@@ -149,6 +157,14 @@ void twi_source_take(tw_program *program, twi_control *control);
 /* The next run takes its samples from that position of the order on. */
 void twi_source_resume(const tw_program *program, uint64_t position);
 
+/* slots.c: inputs that are streamed. open: if the back end can. */
+tw_status twi_slots_open(tw_program *program);
+void twi_slots_close(tw_program *program);
+/* Slots of an input that has its buffer, and the step that takes it from them. */
+tw_status twi_lower_take(tw_program *program, const tw_value *value);
+/* After a run: the next one takes the other slots, which have to be filled for it. */
+void twi_slots_advance(tw_program *program);
+
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
 /* lower_update.c: steps that sum gradients over a window and raise a fault where one is not finite, and those of the update. */
 tw_status twi_lower_gradients(tw_program *program);
@@ -190,6 +206,8 @@ tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void 
 /* The failure that a fault word stands for. */
 tw_status twi_program_explain_fault(const tw_program *program, const twi_control *control);
 
+/* tw_program_create. streamed: its inputs will be fed anew before every run, beside those under way where the back end can. */
+tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options, bool streamed);
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data);
 /* Raw access for checks: address and description of a value's buffer (place fixed or arena). */

@@ -53,6 +53,7 @@ static void fill_control(tw_program *program, bool gradients, twi_control *contr
     control->window_sample = window.done;
     control->update = store->updates;
     control->learning_rate = store->learning_rate;
+    control->slot = (uint64_t)program->turn;
     if (gradients) twi_source_take(program, control);
 }
 
@@ -90,6 +91,7 @@ static tw_status launch(tw_program *program, int first, int count, bool gradient
     if (gradients) {
         program->ran = true;
         if (program->train) model->gradients_by = program;
+        twi_slots_advance(program);
     }
     TWI_TRY(fetch_row(program, flight));
     model->flights.count++;

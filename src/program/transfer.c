@@ -104,6 +104,16 @@ static tw_status check_labels(const tw_value *value, const int64_t *labels, int6
     return TW_OK;
 }
 
+/* To where the next run finds an input: its buffer, or the slot that the run takes. */
+static tw_status bring_in(tw_program *program, const tw_value *value, const void *data) {
+    tw_context *context = twi_program_context(program);
+    const int buffer = program->value_buffer[value->id], turn = program->turn;
+    const size_t bytes = program->buffer[buffer].bytes;
+    return program->slots
+               ? context->backend->stream_in(context, program->slots[value->id].memory[turn], turn, data, bytes)
+               : context->backend->copy_in(context, twi_program_address(program, buffer), data, bytes);
+}
+
 tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
                            int64_t count) {
     const twi_buffer *buffer;
@@ -124,26 +134,20 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     twi_program_take_arena(program);
     program->fed[value->id] = true;
-    void *device = twi_program_address(program, (int)(buffer - program->buffer));
     walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .real_size = program->model->store.real_size};
     bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
                 ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
-    tw_context *context = twi_program_context(program);
-    if (same) return context->backend->copy_in(context, device, data, buffer->bytes);
-    w.memory = program->staging ? program->staging : device;
+    if (same) return bring_in(program, value, data);
+    w.memory = program->staging ? program->staging : twi_program_address(program, (int)(buffer - program->buffer));
     each_row(&w, feed_row);
-    return program->staging ? context->backend->copy_in(context, device, program->staging, buffer->bytes) : TW_OK;
+    return program->staging ? bring_in(program, value, program->staging) : TW_OK;
 }
 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
-    tw_context *context = twi_program_context(program);
-    int buffer = program->value_buffer[value->id];
     TWI_TRY(twi_program_check_runs(program, "feed"));
     twi_program_take_arena(program);
     program->fed[value->id] = true;
-    return buffer < 0 ? TW_OK
-                      : context->backend->copy_in(context, twi_program_address(program, buffer), data,
-                                                  program->buffer[buffer].bytes);
+    return program->value_buffer[value->id] < 0 ? TW_OK : bring_in(program, value, data);
 }
 
 /* A parameter's gradient is what the update takes: the sum over the window, where there is one. */

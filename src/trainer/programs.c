@@ -37,7 +37,7 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
         options.accumulate = trainer->options.accumulate > 1;
     }
     options.source = source;
-    return tw_program_create(out, trainer->model, batch, &options);
+    return twi_program_create(out, trainer->model, batch, &options, !source);
 }
 
 /* Room to read the results of a batch into. */

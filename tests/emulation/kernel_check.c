@@ -409,7 +409,8 @@ static void check_step(check *c, const twi_step *step, kernel_seen *seen) {
 void kernel_check(const case_graph *graph, const tw_program *program, const case_data *data,
                   const kernel_setting *setting, kernel_seen *seen, int *failures) {
     check c = {.graph = graph, .program = program, .setting = setting, .failures = failures};
-    c.control = (twi_control){.seed = 7, .attempt = 3, .update = 5, .learning_rate = 0.1, .micro = setting->micro};
+    c.control = (twi_control){
+        .seed = 7, .attempt = 3, .update = 5, .learning_rate = 0.1, .micro = setting->micro, .slot = setting->slot};
     c.control.loss_scale = 1.0 / (double)program->batch;
     c.control.window_sample = (int64_t)setting->micro * program->batch;
     if (program->source.resident) c.control.resident = program->source.resident->view;

@@ -19,6 +19,7 @@ typedef struct kernel_setting {
     bool unaligned; /* every buffer begins an element late */
     bool faults;    /* some labels, gradients and losses are wrong */
     uint64_t micro; /* which batch of its window the run is */
+    uint64_t slot;  /* that streamed inputs are taken from */
 } kernel_setting;
 
 /* Kernel records that ran, over all programs. */

@@ -17,11 +17,11 @@
 
 static const kernel_setting settings[] = {
     {.name = "f32", .real = TW_F32},
-    {.name = "f16", .real = TW_F16, .micro = 2},
+    {.name = "f16", .real = TW_F16, .micro = 2, .slot = 1},
     {.name = "bf16, rows", .real = TW_BF16, .layout = KERNEL_ROWS},
-    {.name = "f32, mixed", .real = TW_F32, .layout = KERNEL_MIXED},
+    {.name = "f32, mixed", .real = TW_F32, .layout = KERNEL_MIXED, .slot = 1},
     {.name = "f16, mixed, unaligned", .real = TW_F16, .layout = KERNEL_MIXED, .unaligned = true},
-    {.name = "f32, unaligned", .real = TW_F32, .unaligned = true},
+    {.name = "f32, unaligned", .real = TW_F32, .unaligned = true, .slot = 1},
     {.name = "f32, faults", .real = TW_F32, .faults = true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
@@ -168,6 +168,45 @@ static void gathered_samples(void **state) {
     check_gathering(TW_F32, 17, 1, 1, true, false, 1);
 }
 
+/* ---- programs that are streamed to ---- */
+
+static tw_status stream_nothing(tw_context *context, void *device, int slot, const void *host, size_t bytes) {
+    (void)context, (void)device, (void)slot, (void)host, (void)bytes;
+    return TW_OK;
+}
+
+static void check_streaming(int channels, int height, int width, int batch) {
+    int failures = 0;
+    tw_context *context;
+    tw_model *model;
+    tw_program *program;
+    CASE_DO(tw_context_create(&context, "cpu", NULL));
+    const twi_backend *own = context->backend;
+    twi_backend beside = *own; /* the CPU's programs have no slots otherwise */
+    beside.stream_in = stream_nothing;
+    CASE_DO(tw_model_create(&model, context));
+    tw_value *x = tw_input(model, channels, height, width);
+    tw_value *outputs[] = {x, tw_input_labels(model, "labels")};
+    CASE_DO(tw_model_build(model, tw_dense(model, x, 2, NULL), NULL));
+    context->backend = &beside;
+    CASE_DO(
+        twi_program_create(&program, model, batch, TW_OPTIONS(program, .outputs = outputs, .output_count = 2), true));
+    check_program(NULL, program, NULL, &failures);
+    tw_program_destroy(program);
+    context->backend = own;
+    tw_model_destroy(model);
+    tw_context_destroy(context);
+    if (failures) fail_msg("%d failures", failures);
+}
+
+static void streamed_inputs(void **state) {
+    (void)state;
+    check_streaming(3, 6, 5, 4);
+    check_streaming(1, 1, 3, 5);
+    check_streaming(17, 5, 7, 9);
+    check_streaming(1, 1, 1, 1);
+}
+
 /* A table without gaps: every kernel record of the library has a row, and ran above. */
 static void every_kernel_record_ran(void **state) {
     (void)state;
@@ -190,12 +229,13 @@ int main(int argc, char **argv) {
     struct CMUnitTest tests[TESTS];
     size_t count = 0;
     small = argc > 1 && strcmp(argv[1], "small") == 0;
-    for (const twi_op *const *op = twi_registry_builtin.ops; *op && count < TESTS - 5; op++)
+    for (const twi_op *const *op = twi_registry_builtin.ops; *op && count < TESTS - 6; op++)
         if ((*op)->build_case)
             tests[count++] = (struct CMUnitTest){(*op)->name, check_op, NULL, NULL, (void *)(uintptr_t)*op};
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(sgd_in_all_its_forms);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(adamw_and_its_schedules);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(gathered_samples);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(streamed_inputs);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_kernel_record_ran);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(nothing_is_left_on_the_device);
     if (argc > 1 && !small) cmocka_set_test_filter(argv[1]);

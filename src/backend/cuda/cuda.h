@@ -28,6 +28,7 @@ typedef struct twi_cuda_device {
     size_t total_bytes;
     cudaStream_t stream;  /* steps; non-blocking */
     twi_cuda_copies *copies; /* cuda_copy.c */
+    bool catch_up;        /* what is copied beside the stream next waits for all that is on it */
     twi_cuda_dnn *dnn;    /* NULL: built without cuDNN */
     twi_cuda_blas *blas;  /* NULL where described: its heuristics need a device */
     bool each_step;       /* TALWEG_SYNC=1: no graphs; waits for every step, and names the one that fails */

@@ -84,6 +84,7 @@ tw_status twi_cuda_get(tw_context *context, void **out, size_t bytes, const char
         twi_cuda_put(context, memory);
         return status;
     }
+    device->catch_up = true; /* it is cleared only where the stream gets to it */
     *out = memory;
     return TW_OK;
 }

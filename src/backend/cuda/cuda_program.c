@@ -1,5 +1,6 @@
 /* Binds a plan to device memory, captures what can be run of it as graphs, and launches them. One launch a run: the host
  * neither walks the steps nor waits between them. */
+#include "cuda_copy.h"
 #include "cuda_program.h"
 #include "nvtx.h"
 
@@ -163,12 +164,13 @@ tw_status twi_cuda_run(tw_context *context, void *prepared, int first_segment, i
     for (int i = 0; i < program->part_count; i++) {
         const bound_part *part = &program->part[i];
         if (part->first_segment != first_segment || part->segment_count != segment_count) continue;
+        TWI_TRY(twi_cuda_slots_begin(device));
         twi_nvtx_begin("run", part_names[i]);
         tw_status status = part->graph
                                ? twi_cuda_check(device, cudaGraphLaunch(part->graph, device->stream), "cudaGraphLaunch")
                                : launch_steps(device, program, part);
         twi_nvtx_end();
-        return status;
+        return status ? status : twi_cuda_slots_end(device);
     }
     return segment_count
                ? TWI_FAIL(TW_ERROR_INTERNAL, "cuda: segments %d to %d are no part of the program; please report it",

@@ -8,8 +8,8 @@ list=
 architectures=${*:-80 90}
 cd "${TALWEG_SOURCE_DIR:-$(dirname "$0")/..}"
 nvcc=${TALWEG_NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
-if [ ! -x "$nvcc" ]; then
-    echo "skipped: there is no nvcc (TALWEG_NVCC tells where it is)"
+if ! "$nvcc" --version > /dev/null 2>&1; then
+    echo "skipped: there is no nvcc that runs (TALWEG_NVCC tells where it is)"
     exit 77
 fi
 work=$(mktemp -d)

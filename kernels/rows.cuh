@@ -38,9 +38,10 @@ inline unsigned twk_row_blocks(int64_t rows, int64_t classes) {
     return (unsigned)twk_ceil(rows, TWK_THREADS / twk_team_of(classes));
 }
 
-/* A row functor F has: template <int TEAM> __device__ void row(twk_team<TEAM>, int64_t rows, int64_t classes). */
+/* One block a multiprocessor is all that is asked for: with more in mind the compiler spills on some architectures. A row
+ * functor F has: template <int TEAM> __device__ void row(twk_team<TEAM>, int64_t rows, int64_t classes). */
 template <int TEAM, class F>
-__global__ void __launch_bounds__(TWK_THREADS) twk_rows_kernel(F f, int64_t rows, int64_t classes) {
+__global__ void __launch_bounds__(TWK_THREADS, 1) twk_rows_kernel(F f, int64_t rows, int64_t classes) {
     f.row(twk_team<TEAM>(), rows, classes);
 }
 

@@ -30,5 +30,5 @@ cat "$work"/*.log | c++filt | awk -v list="$list" '
     /bytes spill stores/ { stores = $5; loads = $9
                            if (stores + loads > 0) { print target ": " kernel " spills " stores " and reloads " loads " bytes"; failed = 1 } }
     /Used [0-9]+ registers/ { kernels++; used = $0; sub(/.*Used /, "", used); sub(/ registers.*/, "", used)
-                              if (list) print target ": " used " registers, " kernel; if (used > most) most = used + 0 }
+                              if (list) print target ": " used " registers, " kernel; if (used + 0 > most) most = used + 0 }
     END { print kernels " kernels compiled, " most " registers at most"; exit failed || !kernels }'

@@ -55,6 +55,35 @@ static void test_planning_context(void **state) {
     close_net(&n);
 }
 
+/* On any device: a program that is only planned has the plan of one that runs, and nothing is taken for it. */
+static void test_plan_only(void **state) {
+    (void)state;
+    net n;
+    open_net(&n, resnet20, 3, 32);
+    tw_optimizer_options adamw = {.size = sizeof adamw, .kind = TW_ADAMW};
+    tw_program *planned, *real;
+    const int32_t label = 0;
+    const tw_program_options *options =
+        TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1, .optimizer = &adamw, .accumulate = true,
+                   .plan_only = true);
+    const size_t before = tw_context_get_device_memory(n.context).bytes;
+    CHECK_OK(tw_program_create(&planned, n.model, 8, options));
+    const tw_program_stats plan = tw_program_get_stats(planned);
+    assert_true(tw_context_get_device_memory(n.context).bytes - before < plan.arena_bytes / 2);
+    CHECK_FAILS(tw_program_run(planned), TW_ERROR_STATE, "plan_only");
+    CHECK_FAILS(tw_program_write(planned, n.labels, TW_I32, &label, 8), TW_ERROR_STATE, "plan_only");
+    tw_program_options running = *options;
+    running.plan_only = false;
+    CHECK_OK(tw_program_create(&real, n.model, 8, &running));
+    const tw_program_stats stats = tw_program_get_stats(real);
+    assert_memory_equal(&plan, &stats, sizeof stats);
+    assert_true(plan.gradient_bytes > 0 && plan.state_bytes == plan.gradient_bytes); /* two moments, two gradient arrays */
+    assert_true(tw_program_get_plan_hash(planned) == tw_program_get_plan_hash(real));
+    tw_program_destroy(real);
+    tw_program_destroy(planned);
+    close_net(&n);
+}
+
 /* --- ops of a user's --- */
 
 static tw_status square_infer(twi_infer *infer) {
@@ -146,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan_hash),
         cmocka_unit_test(test_planning_context),
+        cmocka_unit_test(test_plan_only),
         cmocka_unit_test(test_user_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,8 +40,9 @@ typedef struct tw_optimizer_options {
     float weight_decay;   /**< of weights; biases and norm parameters are left out unless decay_all; 0: none */
     bool decay_all;       /**< decay every learned parameter */
     tw_schedule schedule;
+    float clip_norm;      /**< gradients are scaled down to this L2 norm, over all that are updated, where theirs is larger; 0: not */
 } tw_optimizer_options;
-#define TW_OPTIMIZER_OPTIONS_INIT {sizeof(tw_optimizer_options), TW_SGD, 0, 0, false, 0, 0, 0, 0, false, {TW_SCHEDULE_CONSTANT, 0, 0, 0, 0, 0}}
+#define TW_OPTIMIZER_OPTIONS_INIT {sizeof(tw_optimizer_options), TW_SGD, 0, 0, false, 0, 0, 0, 0, false, {TW_SCHEDULE_CONSTANT, 0, 0, 0, 0, 0}, 0}
 
 /** The learning rate of update `update` (0 is the first) under these options; for plots and tests. Errors: ARGUMENT. */
 TW_API TW_WARN_UNUSED tw_status tw_schedule_rate(const tw_optimizer_options *options, int64_t update, double *out);

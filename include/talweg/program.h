@@ -6,6 +6,7 @@
 #include <talweg/data.h>
 #include <talweg/model.h>
 #include <talweg/optim.h>
+#include <talweg/precision.h>
 #include <talweg/resident.h>
 
 #ifdef __cplusplus
@@ -33,6 +34,13 @@ typedef struct tw_source_options {
 } tw_source_options;
 #define TW_SOURCE_OPTIONS_INIT {sizeof(tw_source_options), NULL, NULL, NULL, false, 0, 0, {0, {0}, {0}}}
 
+/** What a training program computes again in its backward instead of keeping it. */
+typedef enum tw_recompute {
+    TW_RECOMPUTE_OFF = 0,
+    TW_RECOMPUTE_BLOCKS = 1, /**< keeps the borders of blocks only: the least memory */
+    TW_RECOMPUTE_AUTO = 2    /**< as little as keeps the memory limit */
+} tw_recompute;
+
 typedef struct tw_program_options {
     size_t size;
     bool train;                            /**< training behaviour of dropout and batch norm, and gradients of the losses */
@@ -47,8 +55,18 @@ typedef struct tw_program_options {
     bool record_passes;                    /**< keep what every pass made, for tw_program_dump */
     bool accumulate;                       /**< gradients may be summed over several batches: see tw_window_open; needs an optimizer */
     const tw_source_options *source;       /**< inputs gathered from a resident set; NULL: all are fed */
+    tw_precision precision;
+    const tw_precision_rule *precision_rules; /**< layers that differ; the last one that names a layer holds */
+    int precision_rule_count;
+    const tw_loss_scaling *loss_scaling;   /**< NULL: the defaults where the precision is F16, none elsewhere; given: in every precision */
+    tw_non_finite on_non_finite;           /**< STOP or SKIP */
+    tw_recompute recompute;
+    size_t memory_limit;                   /**< bytes that the program may take of the device, with the store; 0: no limit */
+    bool plan_only;                        /**< takes no memory of the device: for tw_program_get_stats and tw_program_dump; it cannot run */
 } tw_program_options;
-#define TW_PROGRAM_OPTIONS_INIT {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false, false, NULL}
+#define TW_PROGRAM_OPTIONS_INIT \
+    {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false, false, NULL, \
+     TW_PRECISION_F32, NULL, 0, NULL, TW_NON_FINITE_STOP, TW_RECOMPUTE_OFF, 0, false}
 
 /** Compiles the model's graph for `batch` samples. The model must be built and outlive the program. All memory is taken here: a run
  *  allocates nothing. Programs of a model share parameters, the state of optimizers of a kind, and one arena: feeding or running one discards the inputs

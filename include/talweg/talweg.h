@@ -48,10 +48,11 @@
 #include <talweg/model.h>
 #include <talweg/zoo.h>
 #include <talweg/optim.h>
+#include <talweg/precision.h>
 #include <talweg/data.h>
 #include <talweg/resident.h>
-#include <talweg/trainer.h>
 #include <talweg/program.h>
+#include <talweg/trainer.h>
 #include <talweg/op.h>
 #include <talweg/io.h>
 

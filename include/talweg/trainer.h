@@ -6,6 +6,7 @@
 #include <talweg/data.h>
 #include <talweg/model.h>
 #include <talweg/optim.h>
+#include <talweg/program.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +38,12 @@ typedef struct tw_progress {
 /** Called on the thread that fits. Return true to stop after this step or epoch. */
 typedef bool (*tw_progress_fn)(void *user, const tw_progress *progress);
 
+/** What fit does when the device has no memory left. */
+typedef enum tw_on_out_of_memory {
+    TW_OUT_OF_MEMORY_STOP = 0, /**< fit returns OUT_OF_MEMORY with a breakdown; the model is as it was after the last update */
+    TW_OUT_OF_MEMORY_FIT = 1   /**< fit plans anew for what is left, and goes on from the same step with the same data */
+} tw_on_out_of_memory;
+
 typedef struct tw_trainer_options {
     size_t size;
     int epochs;                     /**< 0: 1; INT_MAX: until stopped */
@@ -64,9 +71,19 @@ typedef struct tw_trainer_options {
     bool run_ahead;                 /**< with on_step on a GPU: the next steps may be under way when it is called. That keeps the device busy, but what the
                                         callback reads of the model is up to a few updates newer than its progress, a stop takes effect after those,
                                         and the model must not be evaluated there, nor its programs made or run (STATE). Without on_step steps always run ahead; on the CPU never */
+    tw_precision precision;         /**< of training and evaluation */
+    const tw_precision_rule *precision_rules; /**< copied */
+    int precision_rule_count;
+    tw_loss_scaling loss_scaling;   /**< of F16; all 0: the defaults */
+    tw_non_finite on_non_finite;
+    int64_t snapshot_every;         /**< TW_NON_FINITE_ROLL_BACK: updates between snapshots; 0: 100 */
+    tw_recompute recompute;
+    size_t memory_limit;            /**< bytes of the device's memory that fit may take: kept by changing the plan; 0: what is free */
+    tw_on_out_of_memory on_out_of_memory;
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \
-    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0, false}
+    {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0, false, \
+     TW_PRECISION_F32, NULL, 0, {0, 0, 0, 0, 0, 0, 0}, TW_NON_FINITE_STOP, 0, TW_RECOMPUTE_OFF, 0, TW_OUT_OF_MEMORY_STOP}
 
 /** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
  *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in

@@ -1,5 +1,5 @@
-/* Sizes and names of the element types. Converting between them is in half.c. */
-#include <talweg/base.h>
+/* Sizes and names of the element types and of precisions. Converting between types is in half.c. */
+#include <talweg/precision.h>
 
 static const struct {
     size_t size;
@@ -14,3 +14,11 @@ static bool known(tw_dtype dtype) { return (unsigned)dtype < sizeof dtypes / siz
 size_t tw_dtype_size(tw_dtype dtype) { return known(dtype) ? dtypes[dtype].size : 0; }
 
 const char *tw_dtype_name(tw_dtype dtype) { return known(dtype) ? dtypes[dtype].name : "?"; }
+
+const char *tw_precision_name(tw_precision precision) {
+    static const char *const names[] = {
+        [TW_PRECISION_F32] = "f32", [TW_PRECISION_TF32] = "tf32", [TW_PRECISION_BF16] = "bf16",
+        [TW_PRECISION_F16] = "f16", [TW_PRECISION_AUTO] = "auto",
+    };
+    return (unsigned)precision < sizeof names / sizeof *names ? names[precision] : "?";
+}

@@ -141,9 +141,11 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     static const char *const kernels[] = {[TW_SGD] = "sgd.update", [TW_ADAMW] = "adamw.update"};
     twi_store *store = &program->model->store;
     TWI_TRY(twi_optimizer_check(options));
-    const twi_moments moments = twi_optimizer_moments(options);
-    TWI_TRY(twi_store_need_gradients(store));
-    TWI_TRY(twi_store_need_moments(store, moments));
+    const twi_moments moments = program->moments;
+    if (!twi_program_only_plans(program)) {
+        TWI_TRY(twi_store_need_gradients(store));
+        TWI_TRY(twi_store_need_moments(store, moments));
+    }
 
     twi_schedule_attrs *schedule;
     twi_update_attrs *update;

@@ -1,6 +1,7 @@
 /* Programs as objects: checks of what is asked for, the passes in order, the shared arena. */
 #include "program.h"
 #include "base/options.h"
+#include "update.h"
 
 #include <string.h>
 
@@ -11,9 +12,23 @@ static tw_status check_value(const tw_model *model, const tw_value *value, const
     return TW_OK;
 }
 
+/* What programs do not do yet. */
+static tw_status check_unsupported(const tw_program_options *options) {
+    if (options->precision != TW_PRECISION_F32 || options->precision_rule_count || options->loss_scaling)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: programs compute in f32 only, without loss scaling");
+    if (options->on_non_finite != TW_NON_FINITE_STOP)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: on_non_finite can only be TW_NON_FINITE_STOP");
+    if (options->optimizer && options->optimizer->clip_norm != 0)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: gradients are not clipped yet: clip_norm must be 0");
+    if (options->recompute != TW_RECOMPUTE_OFF || options->memory_limit)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: nothing is recomputed, and no memory limit kept");
+    return TW_OK;
+}
+
 static tw_status check_options(const tw_model *model, int64_t batch, const tw_program_options *options) {
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_program_create: build the model first (tw_model_build)");
     TWI_TRY(twi_graph_status(&model->graph));
+    TWI_TRY(check_unsupported(options));
     if (batch < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: batch %lld is below 1", (long long)batch);
     if (options->loss_count < 0 || options->output_count < 0 || options->gradient_count < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: a count is negative");
@@ -120,7 +135,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(twi_pass_choose(program));
     TWI_TRY(record(program, TW_PASS_CHOOSE));
     TWI_TRY(twi_pass_memory_plan(program));
-    if (twi_program_context(program)->plans_only) return TW_OK;
+    if (twi_program_only_plans(program)) return TW_OK;
     TWI_TRY(get_staging(program));
     TWI_TRY(twi_program_plan_row(program, options));
     return share_arena(program);
@@ -140,8 +155,10 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
     for (int i = 0; i < options->loss_count; i++)
         program->loss[i] =
             (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
-    if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
-    if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
+    if (!twi_program_only_plans(program)) {
+        if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
+        if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
+    }
     if (options->source) TWI_TRY(twi_source_open(program, options->source));
     if (streamed) TWI_TRY(twi_slots_open(program));
     return compile(program, options);
@@ -175,6 +192,8 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
     program->accumulate = chosen.accumulate;
     program->fuse = !chosen.no_fusion;
     program->record = chosen.record_passes;
+    program->plan_only = chosen.plan_only;
+    if (chosen.optimizer) program->moments = twi_optimizer_moments(chosen.optimizer);
     status = start(program, &chosen, streamed);
     program->next = model->programs;
     model->programs = program;
@@ -266,8 +285,8 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     stats.scratch_bytes =
         program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
     stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
-    stats.gradient_bytes = (store->gradients ? learned : 0) + (store->gradient_sums ? learned : 0);
-    for (int i = 0; i < TWI_MOMENTS; i++) stats.state_bytes += store->moment[i] ? learned : 0;
+    stats.gradient_bytes = (program->train ? learned : 0) + (program->accumulate ? learned : 0);
+    stats.state_bytes = (size_t)program->moments.count * learned;
     stats.steps = program->step_count;
     stats.segments = program->segment_count;
     for (int i = 0; i < program->step_count; i++) {

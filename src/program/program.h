@@ -75,6 +75,8 @@ struct tw_program {
     int64_t batch;
     bool train, fuse, record;
     bool accumulate; /* sums gradients over a window of runs */
+    bool plan_only;  /* takes no memory of the device, and cannot run */
+    twi_moments moments; /* of its optimizer */
     twi_buffer *buffer;
     int buffer_count, buffer_capacity;
     twi_step *step;
@@ -110,6 +112,10 @@ struct tw_program {
 /* ---- shared by the passes ---- */
 
 static inline tw_context *twi_program_context(const tw_program *program) { return program->model->context; }
+/* Takes no memory of the device, because it or its context is only to plan. */
+static inline bool twi_program_only_plans(const tw_program *program) {
+    return program->plan_only || program->model->context->plans_only;
+}
 tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index);
 /* Appends a step; operands as many as the kernel has. */
 tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node,

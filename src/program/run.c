@@ -16,6 +16,8 @@ void twi_program_take_arena(tw_program *program) {
 
 tw_status twi_program_check_runs(const tw_program *program, const char *function) {
     const tw_context *context = program->model->context;
+    if (program->plan_only)
+        return TWI_FAIL(TW_ERROR_STATE, "%s: the program was created with plan_only, and cannot run", function);
     if (!context->plans_only) return TW_OK;
     return TWI_FAIL(TW_ERROR_STATE, "%s: the context was opened on \"%s\", to plan only; open it on \"%s\" to run",
                     function, context->device_name, context->backend->name);

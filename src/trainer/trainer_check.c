@@ -28,7 +28,19 @@ static tw_status check_optimizer(const tw_trainer_options *o) {
     return TW_OK;
 }
 
+/* What fit does not do yet. */
+static tw_status check_unsupported(const tw_trainer_options *o) {
+    if (o->precision != TW_PRECISION_F32 || o->precision_rule_count)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: training is in f32 only");
+    if (o->on_non_finite != TW_NON_FINITE_STOP)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: on_non_finite can only be TW_NON_FINITE_STOP");
+    if (o->recompute != TW_RECOMPUTE_OFF || o->memory_limit || o->on_out_of_memory != TW_OUT_OF_MEMORY_STOP)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: nothing is recomputed, and no memory limit kept");
+    return TW_OK;
+}
+
 static tw_status check_options(const tw_trainer_options *o) {
+    TWI_TRY(check_unsupported(o));
     if (o->epochs < 0) return refuse_count("epochs", o->epochs, "at least 1, or 0 for 1");
     if (o->batch < 0) return refuse_count("batch", o->batch, "at least 1, or 0 for 64");
     if (o->evaluation_batch < 0)

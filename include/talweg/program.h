@@ -148,6 +148,35 @@ typedef struct tw_program_stats {
 /** Planned memory and work of a run. */
 TW_API tw_program_stats tw_program_get_stats(const tw_program *program);
 
+typedef enum tw_step_part {
+    TW_STEP_FORWARD = 0,
+    TW_STEP_BACKWARD = 1,
+    TW_STEP_COMMIT = 2, /**< checks, and what lasts and is no parameter */
+    TW_STEP_UPDATE = 3
+} tw_step_part;
+
+/** One step of a program, as it was planned, and what timed runs say of it. Texts live as long as the program. */
+typedef struct tw_step_info {
+    size_t size;                /**< set by the caller, e.g. tw_step_info step = TW_STEP_INFO_INIT */
+    const char *kernel;         /**< "conv2d.forward" */
+    const char *label;          /**< of the layer or value it belongs to: "conv1.product" */
+    const char *implementation; /**< "onednn" */
+    tw_step_part part;
+    int segment;                /**< steps of a segment run chunk by chunk without waiting for each other */
+    double flops, bytes;        /**< of a run: arithmetic, and what is read and written; a chunk may stay in the cache between steps */
+    uint64_t calls;             /**< of the implementation, one a chunk or part, in all timed runs */
+    double seconds;             /**< of all workers together, in all timed runs */
+} tw_step_info;
+#define TW_STEP_INFO_INIT {sizeof(tw_step_info), NULL, NULL, NULL, TW_STEP_FORWARD, 0, 0, 0, 0, 0}
+
+/** Times the steps of the runs to come, from zero, or ends that; a run allocates nothing either way, and its results are the same. Costs
+ *  a look at the clock for every call. Errors: ARGUMENT; STATE of a program that only plans; UNSUPPORTED by the device: on a GPU use its
+ *  profilers; OUT_OF_MEMORY. */
+TW_API TW_WARN_UNUSED tw_status tw_program_set_timing(tw_program *program, bool on);
+/** Describes step `index`, 0 .. tw_program_get_stats().steps - 1, in the order of the dump. Fields beyond out->size are left out; calls and seconds
+ *  are 0 where nothing was timed. Errors: ARGUMENT. */
+TW_API TW_WARN_UNUSED tw_status tw_program_get_step(const tw_program *program, int index, tw_step_info *out);
+
 #ifdef __cplusplus
 }
 #endif

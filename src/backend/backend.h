@@ -13,6 +13,7 @@ typedef struct twi_backend {
     const char *name; /* "cpu" */
     bool host_memory; /* device memory is the host's own: it may be written and read in place, and host arrays may be borrowed */
     int in_flight;    /* runs that may be queued before the oldest is waited for; 1: they are over when run returns */
+    bool times_steps; /* fills plan->times */
     bool chunked;     /* runs segments chunk by chunk on workers; otherwise such steps are segments of their own */
 
     /* Device of a context. close(NULL) is fine. */

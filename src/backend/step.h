@@ -239,6 +239,12 @@ typedef struct twi_segment {
     int groups;
 } twi_segment;
 
+/* What the runs of a step took: calls of its implementation, and nanoseconds with what is done around them for the step alone. */
+typedef struct twi_step_time {
+    int64_t nanoseconds;
+    uint64_t calls;
+} twi_step_time;
+
 typedef struct twi_plan {
     twi_buffer_plan *buffer;
     int buffer_count;
@@ -250,6 +256,9 @@ typedef struct twi_plan {
     size_t arena_bytes;  /* activations, shared workspaces, partial sums */
     size_t worker_bytes; /* local buffers (at offset 0) and scratch (from scratch_offset) of one worker */
     size_t scratch_offset;
+    /* Where the times of steps are added up, a row a worker, whole cache lines apart; NULL: nobody asks. */
+    twi_step_time *times;
+    size_t times_row; /* entries of a row, step_count at least */
 } twi_plan;
 
 #endif

@@ -2,6 +2,7 @@
  * work is divided among the workers is left to the function. */
 #define _GNU_SOURCE
 #include "threads.h"
+#include "clock.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -10,7 +11,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -78,21 +78,15 @@ static void pause_briefly(void) {
 #endif
 }
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static bool spin_for_change(const twi_pool *pool, atomic_uint *word, unsigned old) {
     enum { POLLS_PER_LOOK = 32 }; /* at the clock, which costs as much as a few polls */
-    int64_t end = pool->spin ? now() + pool->spin : 0;
+    int64_t end = pool->spin ? twi_clock() + pool->spin : 0;
     do {
         for (int poll = 0; poll < POLLS_PER_LOOK; poll++) {
             if (atomic_load_explicit(word, memory_order_acquire) != old) return true;
             pause_briefly();
         }
-    } while (end && now() < end);
+    } while (end && twi_clock() < end);
     return false;
 }
 

@@ -58,6 +58,8 @@ tw_status twi_pass_prepare(tw_program *program) {
     plan->arena_bytes = program->arena_bytes;
     plan->worker_bytes = program->worker_bytes;
     plan->scratch_offset = program->scratch_offset;
+    plan->times = program->times;
+    plan->times_row = twi_program_times_row(program);
     if (!plan->buffer)
         TWI_TRY(twi_program_block(program, &plan->buffer, (size_t)plan->buffer_count * sizeof *plan->buffer, "plan"));
     if (!plan->step)

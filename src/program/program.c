@@ -232,7 +232,7 @@ void tw_program_destroy(tw_program *program) {
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
     void *const owned[] = {
         program->buffer, program->step, program->segment, program->value_buffer, program->gradient_buffer,
-        program->loss,   program->fed,  program->staging, program->row};
+        program->loss,   program->fed,  program->staging, program->row,          program->times};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) twi_put(memory, owned[i]);
     twi_put(memory, program);
 }

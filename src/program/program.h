@@ -105,6 +105,7 @@ struct tw_program {
     twi_slots *slots; /* per graph value; NULL: nothing is streamed, inputs are fed to the arena */
     int turn;         /* the slots that the next run takes its inputs from */
     bool ran;         /* since the arena is this program's */
+    twi_step_time *times; /* of its steps, a row a worker; NULL: they are not timed */
     double loss_value;
     char *dump[TWI_PASSES];
 };
@@ -170,6 +171,9 @@ void twi_slots_close(tw_program *program);
 tw_status twi_lower_take(tw_program *program, const tw_value *value);
 /* After a run: the next one takes the other slots, which have to be filled for it. */
 void twi_slots_advance(tw_program *program);
+
+/* timing.c: entries of a row of program->times. */
+size_t twi_program_times_row(const tw_program *program);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
 /* lower_update.c: steps that sum gradients over a window and raise a fault where one is not finite, and those of the update. */

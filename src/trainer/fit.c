@@ -1,6 +1,6 @@
 /* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step;
  * from then on nothing is allocated, but for the history of a very long fit, which grows between epochs. */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "base/clock.h"
 #include "data/dataset.h"
 #include "pipeline.h"
 #include "program/model.h"
@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 /* What a sample costs in evaluation, as a share of training, until one has been timed: forward, but no backward. */
 static const double evaluation_share = 1.0 / 3;
@@ -34,11 +33,7 @@ typedef struct fit {
     bool stopping;
 } fit;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time); /* exists everywhere and cannot fail */
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)twi_clock(); }
 
 /* ---- progress ---- */
 

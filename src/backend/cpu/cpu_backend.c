@@ -160,6 +160,7 @@ const twi_backend twi_backend_cpu = {
     .name = "cpu",
     .host_memory = true,
     .in_flight = 1,
+    .times_steps = true,
     .chunked = true,
     .open = cpu_open,
     .close = cpu_close,

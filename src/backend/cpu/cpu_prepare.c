@@ -312,6 +312,8 @@ tw_status twi_cpu_prepare(tw_context *context, void **out, const twi_plan *plan,
     program->scratch_offset = plan->scratch_offset;
     program->begin_phase.part = twi_cpu_run_begin;
     program->control = control;
+    program->times = plan->times;
+    program->times_row = plan->times_row;
     binding b = {.plan = plan, .control = control, .arena = arena, .program = program};
     tw_status status = bind(&b, scratch);
     if (status) {

@@ -91,6 +91,8 @@ struct twi_cpu_program {
     int begin_count;
     uint64_t constants; /* for which they began */
     const twi_control *control;
+    twi_step_time *times; /* as in the plan; NULL: not timed */
+    size_t times_row;
 };
 
 /* The kinds of phases, by their parts. */

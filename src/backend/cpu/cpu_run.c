@@ -1,6 +1,7 @@
 /* Runs a prepared program on the context's workers. A run patches addresses and counters in what cpu_prepare.c made; it
  * allocates nothing and copies no call. */
 #include "cpu_program.h"
+#include "base/clock.h"
 #include "onednn.h"
 
 #include <string.h>
@@ -30,18 +31,35 @@ static void run_step(const twi_cpu_program *program, const twi_cpu_step *step, c
     step->kernel->run(call);
 }
 
+/* ---- times, where they are asked for ---- */
+
+static int64_t watch(const twi_cpu_program *program) { return program->times ? twi_clock() : 0; }
+
+/* Gives a step what has passed since, and starts anew. */
+static void lap(const twi_cpu_program *program, const twi_cpu_step *step, int worker, int calls, int64_t *since) {
+    if (!program->times) return;
+    twi_step_time *time = &program->times[(size_t)worker * program->times_row + (size_t)(step - program->step)];
+    int64_t now = twi_clock();
+    time->nanoseconds += now - *since;
+    time->calls += (uint64_t)calls;
+    *since = now;
+}
+
 /* ---- parts ---- */
 
 void twi_cpu_run_begin(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
     const twi_cpu_step *step = &program->step[program->begin[phase->first + part]];
+    int64_t since = watch(program);
     twi_cpu_workspace workspace = workspace_of(program, step, worker, false);
     step->site->impl->begin(step->site, &step->whole, &workspace);
+    lap(program, step, worker, 0, &since);
 }
 
 static void run_chunk(const twi_cpu_program *program, const twi_cpu_segment *segment, int64_t chunk, int group,
                       bool first, int worker) {
     int64_t sample = chunk * segment->chunk;
     bool tail = segment->samples - sample < segment->chunk;
+    int64_t since = watch(program);
     for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
         const twi_cpu_step *step = &program->step[s];
         twi_call *call = &program->worker[worker].call[step->call + tail];
@@ -56,6 +74,7 @@ static void run_chunk(const twi_cpu_program *program, const twi_cpu_segment *seg
         call->sample = sample;
         call->first = first;
         run_step(program, step, call, worker, tail);
+        lap(program, step, worker, 1, &since);
     }
 }
 
@@ -68,18 +87,23 @@ void twi_cpu_run_group(const twi_cpu_program *program, const twi_cpu_phase *phas
 void twi_cpu_run_range(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
     const twi_cpu_segment *segment = phase->segment;
     const twi_cpu_step *step = &program->step[segment->first_step];
+    int64_t since = watch(program);
     int64_t grains = (segment->range + segment->grain - 1) / segment->grain;
     twi_call *call = &program->worker[worker].call[step->call];
     call->begin = part * grains / phase->parts * segment->grain;
     call->end = part + 1 == phase->parts ? segment->range : (part + 1) * grains / phase->parts * segment->grain;
     run_step(program, step, call, worker, false);
+    lap(program, step, worker, 1, &since);
 }
 
 void twi_cpu_run_once(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
     const twi_cpu_segment *segment = phase->segment;
     (void)part;
-    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++)
+    int64_t since = watch(program);
+    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
         run_step(program, &program->step[s], &program->step[s].whole, worker, false);
+        lap(program, &program->step[s], worker, 1, &since);
+    }
 }
 
 static void add_f32(void *restrict total, const void *restrict part, size_t bytes) {
@@ -94,8 +118,8 @@ static void add_f64(void *restrict total, const void *restrict part, size_t byte
 }
 
 void twi_cpu_run_piece(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
-    (void)worker;
     const twi_cpu_piece *piece = &program->piece[phase->first + part];
+    int64_t since = watch(program);
     const twi_cpu_sum *sum = piece->sum;
     size_t bytes = piece->end - piece->begin;
     unsigned char *total = sum->total + piece->begin;
@@ -104,14 +128,17 @@ void twi_cpu_run_piece(const twi_cpu_program *program, const twi_cpu_phase *phas
         const unsigned char *term = sum->part + (size_t)group * sum->stride + piece->begin;
         (piece->step->wide ? add_f64 : add_f32)(total, term, bytes);
     }
+    lap(program, piece->step, worker, 0, &since);
 }
 
 void twi_cpu_run_finish(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
     const twi_cpu_step *step = &program->step[program->finish[phase->first + part]];
+    int64_t since = watch(program);
     twi_cpu_workspace workspace = workspace_of(program, step, worker, false);
     void *total[TWI_MAX_OPERANDS] = {NULL};
     for (int s = 0; s < step->sum_count; s++) total[step->sum[s].operand] = step->sum[s].total;
     step->site->impl->finish(step->site, &step->whole, &workspace, total);
+    lap(program, step, worker, 0, &since);
 }
 
 /* ---- phases ---- */

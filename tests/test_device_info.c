@@ -37,6 +37,39 @@ static void test_the_cpu(void **state) {
     assert_true(info.memory_bytes <= memory && info.memory_bytes > memory / 100); /* a container may show less */
 }
 
+/* No figure is right or wrong on a machine that others use too: only that they are there, and go together. */
+static void test_the_ceilings_of_the_cpu(void **state) {
+    (void)state;
+    tw_ceilings ceilings = TW_CEILINGS_INIT;
+    CHECK_OK(tw_context_measure(context, 1, &ceilings));
+    assert_int_equal(ceilings.size, sizeof ceilings);
+    assert_int_equal(ceilings.threads, 1);
+    assert_true(ceilings.flops > 1e7 && ceilings.flops < 1e13 && ceilings.bf16_flops >= 0);
+    assert_true(ceilings.cache_bandwidth > 1e7 && ceilings.memory_bandwidth > 1e6);
+    CHECK_OK(tw_context_measure(context, 0, &ceilings));
+    assert_int_equal(ceilings.threads, 3);
+}
+
+static void test_what_is_not_measured(void **state) {
+    (void)state;
+    tw_ceilings ceilings = TW_CEILINGS_INIT;
+    const size_t held = tw_context_get_memory(context).bytes;
+    CHECK_FAILS(tw_context_measure(NULL, 1, &ceilings), TW_ERROR_ARGUMENT, "context is NULL");
+    CHECK_FAILS(tw_context_measure(context, 1, NULL), TW_ERROR_ARGUMENT, "out is NULL");
+    CHECK_FAILS(tw_context_measure(context, 4, &ceilings), TW_ERROR_ARGUMENT, "threads is 4");
+    CHECK_FAILS(tw_context_measure(context, -1, &ceilings), TW_ERROR_ARGUMENT, "threads is -1");
+    tw_context_set_memory_limit(context, held + ((size_t)16 << 20));
+    CHECK_FAILS(tw_context_measure(context, 1, &ceilings), TW_ERROR_OUT_OF_MEMORY, "memory to measure");
+    assert_int_equal(tw_context_get_memory(context).bytes, held);
+    tw_context_set_memory_limit(context, 0);
+    if (check_device() && strcmp(check_device(), "cpu") != 0) {
+        tw_context *gpu;
+        CHECK_OK(tw_context_create(&gpu, check_device(), NULL));
+        CHECK_FAILS(tw_context_measure(gpu, 1, &ceilings), TW_ERROR_UNSUPPORTED, "is not measured");
+        tw_context_destroy(gpu);
+    }
+}
+
 static void test_a_gpu(void **state) {
     (void)state;
     if (!check_device()) skip();
@@ -92,6 +125,8 @@ static void test_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_cpu),
+        cmocka_unit_test(test_the_ceilings_of_the_cpu),
+        cmocka_unit_test(test_what_is_not_measured),
         cmocka_unit_test(test_a_gpu),
         cmocka_unit_test(test_the_instruction_set_is_the_one_in_use),
         cmocka_unit_test(test_a_shorter_struct_is_not_overrun),

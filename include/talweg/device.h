@@ -27,6 +27,22 @@ typedef struct tw_device_info {
  *  Errors: TW_ERROR_ARGUMENT; TW_ERROR_DEVICE where a GPU does not answer. */
 TW_API TW_WARN_UNUSED tw_status tw_context_get_device_info(const tw_context *context, tw_device_info *out);
 
+/** What a machine can do at most, as measured: what the speed of programs can be held against. */
+typedef struct tw_ceilings {
+    size_t size;             /**< set by the caller, e.g. tw_ceilings ceilings = TW_CEILINGS_INIT */
+    int threads;             /**< that worked at the same time; the figures are of all together */
+    double flops;            /**< f32 multiply-adds in registers, two FLOPs each, a second, in the instruction set that the library uses here */
+    double bf16_flops;       /**< the same of the processor's products of bf16 added up in f32; 0: it has none that is used here */
+    double cache_bandwidth;  /**< bytes a second read and written back in a core's own cache */
+    double memory_bandwidth; /**< bytes a second read and written back beyond the last cache */
+    size_t last_cache_bytes; /**< of the last cache, as the system tells; 0: it does not */
+} tw_ceilings;
+#define TW_CEILINGS_INIT {sizeof(tw_ceilings), 0, 0, 0, 0, 0, 0}
+
+/** Measures the machine with so many threads of the context (0: all), which takes about a second and up to 512 MiB of memory. The best of a few
+ *  tries counts; on a busy machine it is still too low. Errors: ARGUMENT; OUT_OF_MEMORY; UNSUPPORTED by devices other than the CPU. */
+TW_API TW_WARN_UNUSED tw_status tw_context_measure(tw_context *context, int threads, tw_ceilings *out);
+
 #ifdef __cplusplus
 }
 #endif

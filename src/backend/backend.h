@@ -22,6 +22,9 @@ typedef struct twi_backend {
     /* Fills what differs from device to device; out is zeroed, back end and ordinal are set. */
     tw_status (*describe)(const tw_context *context, tw_device_info *out);
 
+    /* Measures what it can do at most with 1 .. workers threads; out->threads is set. NULL: it does not. */
+    tw_status (*measure)(tw_context *context, int threads, tw_ceilings *out);
+
     /* How many workers want scratch of their own. */
     int (*workers)(const tw_context *context);
 

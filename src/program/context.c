@@ -107,6 +107,20 @@ tw_status tw_context_get_device_info(const tw_context *context, tw_device_info *
     return twi_options_write(out, &info, sizeof info, what);
 }
 
+tw_status tw_context_measure(tw_context *context, int threads, tw_ceilings *out) {
+    static const char what[] = "tw_context_measure";
+    if (!context || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", what, context ? "out" : "context");
+    const int most = tw_context_get_threads(context);
+    if (threads < 0 || threads > most)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: threads is %d, expected 0 (all) to %d, the context's", what, threads,
+                        most);
+    if (!context->backend->measure)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "%s: '%s' is not measured, only the CPU is", what, context->device_name);
+    tw_ceilings ceilings = {.threads = threads ? threads : most};
+    TWI_TRY(context->backend->measure(context, ceilings.threads, &ceilings));
+    return twi_options_write(out, &ceilings, sizeof ceilings, what);
+}
+
 tw_memory_stats tw_context_get_device_memory(const tw_context *context) {
     return context && context->backend->get_memory ? context->backend->get_memory(context)
                                                    : tw_context_get_memory(context);

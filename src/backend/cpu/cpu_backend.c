@@ -1,5 +1,6 @@
 /* The CPU as a back end: its table of functions, its device, memory, and the choice of an implementation for a step.
  * Binding and running programs are in cpu_prepare.c and cpu_run.c, the implementations in families of their own. */
+#include "ceiling.h"
 #include "cpu_program.h"
 #include "onednn.h"
 
@@ -165,6 +166,7 @@ const twi_backend twi_backend_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
+    .measure = twi_cpu_measure,
     .workers = cpu_workers,
     .get = cpu_get,
     .put = cpu_put,

@@ -58,6 +58,41 @@ if [ -e "$emulated/libemulated_cuda.so" ]; then
     says out 'cuda:0: can be used' && says out '  code             emulated on the CPU' && says out '"auto" is cuda:0'
 fi
 
+# ---- bench: no figure is tested, only that there are figures ----
+
+expect 0 --help && says out '  bench '
+expect 0 bench --help && says out 'usage: talweg bench' && silent err
+expect 0 bench --model mlp --batch 8 --seconds 0.01 --threads 1 && silent err
+says out 'mlp, 1 x 28 x 28, batch 8, training with momentum SGD, f32' && says out ' images/s' && says out ' 1 thread, '
+! grep -q 'implementation' "$work/out" || fail 'explains unasked'
+expect 0 bench --infer --seconds 0.01 && says out 'lenet, 1 x 28 x 28, batch 1, inference, f32'
+expect 0 bench --explain --batch 9 --seconds 0.01 --threads 2 && silent err
+says out 'ceilings as measured, a thread with 2 at work: ' && says out ' of the measured ceiling in the steps'
+for kernel in conv2d.forward_bias_relu max_pool.backward dense.backward_weights sgd.update; do
+    grep -qE "^ *[0-9]+ .* $kernel  *[a-z ]+ +[0-9]+ +[0-9.]+ +[0-9.]+% " "$work/out" || fail "no line of $kernel"
+done
+! grep -qE 'nan|inf ' "$work/out" || fail 'figures that are none'
+expect 0 bench --model mlp --json --explain --seconds 0.01 && says out '"images_per_s": ' && says out '"ceilings": {"threads": '
+[ "$(wc -l <"$work/out")" = 1 ] || fail 'more than one line of JSON'
+[ "$(grep -o '"kernel": ' "$work/out" | wc -l)" = "$(grep -o '"least_s": [^,]*, "flops"' "$work/out" | wc -l)" ] || fail 'steps without all keys'
+if python3 -c '' 2>/dev/null; then
+    python3 -m json.tool "$work/out" >/dev/null 2>"$work/err" || fail 'no JSON'
+fi
+expect 2 bench --model alexnet && says err '--model is none of mlp, lenet, resnet20, resnet18 and resnet50: alexnet' && silent out
+expect 2 bench --batch 0 && says err '--batch is not a whole number from 1 to 1048576: 0'
+expect 2 bench --batch 1.5 && says err '--batch'
+expect 2 bench --threads x && says err '--threads' && silent out
+expect 2 bench --seconds -1 && says err '--seconds'
+expect 2 bench --precision f64 && says err '--precision is none of'
+expect 2 bench lenet && says err 'unexpected argument: lenet'
+expect 2 bench --frobnicate && says err 'usage: talweg bench'
+expect 1 bench --device cuda:0 && says err 'talweg bench: cuda: no NVIDIA driver' && silent out
+if [ -e "$emulated/libemulated_cuda.so" ]; then
+    TALWEG_CUDA_DRIVER=$emulated/libcuda.so.1 TALWEG_CUDA_PLUGIN=$emulated/libemulated_cuda.so \
+        expect 1 bench --device cuda:0 --model mlp --batch 2 --seconds 0.001 --explain
+    says err "steps are not timed on 'cuda:0'"
+fi
+
 if [ -w /dev/full ]; then
     status=0
     "$program" doctor >/dev/full 2>"$work/err" || status=$?

@@ -41,7 +41,7 @@ static void test_every_call_of_every_step_is_counted(void **state) {
     CHECK_OK(tw_program_set_timing(program, true));
     for (int i = 0; i < RUNS; i++) run(&n, program);
     const tw_program_stats stats = tw_program_get_stats(program);
-    double seconds = 0, flops = 0, bytes = 0;
+    double seconds = 0, flops = 0, bytes = 0, local = 0;
     for (int i = 0; i < stats.steps; i++) {
         bool exact;
         const tw_step_info step = step_of(program, i);
@@ -51,11 +51,14 @@ static void test_every_call_of_every_step_is_counted(void **state) {
         assert_string_equal(step.kernel, program->step[i].kernel->name);
         assert_string_equal(step.label, program->step[i].label);
         assert_string_equal(step.implementation, program->step[i].choice.implementation);
+        assert_true(step.local_bytes >= 0 && step.local_bytes <= step.bytes);
+        local += step.local_bytes;
         seconds += step.seconds;
         flops += step.flops;
         bytes += step.bytes;
     }
     assert_true(seconds < 600 && flops == stats.flops && bytes == stats.bytes);
+    assert_true(local > 0.5 * bytes && local < bytes); /* most of LeNet is one segment */
 
     CHECK_OK(tw_program_set_timing(program, true)); /* from zero */
     assert_int_equal(step_of(program, 0).calls, 0);

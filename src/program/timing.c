@@ -36,6 +36,16 @@ tw_status tw_program_set_timing(tw_program *program, bool on) {
     return rebind(program, times);
 }
 
+static double local_bytes(const tw_program *program, const twi_step *step) {
+    double bytes = 0;
+    for (int o = 0; o < step->kernel->operand_count; o++) {
+        if (step->operand[o] < 0 || !program->buffer[twi_program_root(program, step->operand[o])].local) continue;
+        const bool updated = step->kernel->operand[o].access == TWI_UPDATE;
+        bytes += (updated ? 2.0 : 1.0) * (double)program->buffer[step->operand[o]].bytes;
+    }
+    return bytes;
+}
+
 tw_status tw_program_get_step(const tw_program *program, int index, tw_step_info *out) {
     static const char what[] = "tw_program_get_step";
     if (!program || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", what, program ? "out" : "program");
@@ -51,7 +61,8 @@ tw_status tw_program_get_step(const tw_program *program, int index, tw_step_info
                          .part = (tw_step_part)step->part,
                          .segment = step->segment,
                          .flops = step->kernel->flops ? step->kernel->flops(&call) : 0,
-                         .bytes = twi_program_step_bytes(program, step)};
+                         .bytes = twi_program_step_bytes(program, step),
+                         .local_bytes = local_bytes(program, step)};
     const tw_context *context = twi_program_context(program);
     const int workers = program->times ? context->backend->workers(context) : 0;
     for (int w = 0; w < workers; w++) {

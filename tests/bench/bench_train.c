@@ -2,6 +2,7 @@
  * those of common framework benchmarks, so that other programs can be measured beside it. Runs are launched and landed as
  * the trainer does it: on a device that works beside the host, several are under way. */
 #define _GNU_SOURCE
+#include "cli/workload.h"
 #include "program/program.h"
 #include <talweg/talweg.h>
 
@@ -54,53 +55,18 @@ static double now(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static tw_value *mlp(tw_model *model, tw_value *x) {
-    const int64_t widths[] = {128, 10};
-    return tw_zoo_mlp(model, x, 2, widths);
-}
-static tw_value *lenet(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
-static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
-static tw_value *resnet18(tw_model *model, tw_value *x) { return tw_zoo_resnet18(model, x, 1000, NULL); }
-static tw_value *resnet50(tw_model *model, tw_value *x) { return tw_zoo_resnet50(model, x, 1000, NULL); }
-
-static const struct workload {
-    const char *name;
-    tw_value *(*net)(tw_model *, tw_value *);
-    int channels, side;
-} workloads[] = {{"mlp", mlp, 1, 28},
-                 {"lenet", lenet, 1, 28},
-                 {"resnet20", resnet20, 3, 32},
-                 {"resnet18", resnet18, 3, 64},
-                 {"resnet50", resnet50, 3, 224}};
-
-static const struct workload *find_workload(const char *name) {
-    for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
-        if (strcmp(workloads[i].name, name) == 0) return &workloads[i];
-    return NULL;
-}
-
 /* Batches lie ready, as in a benchmark of the step alone; throughput does not depend on the content. */
-static void make_batches(bench *b) {
+static void make_batches(bench *b, const twi_workload *w) {
     b->pool = b->pixels > 1000000 ? 2 : 8;
     b->images = malloc((size_t)b->pool * (size_t)b->pixels * sizeof *b->images);
     b->classes = malloc((size_t)b->pool * (size_t)b->set.batch * sizeof *b->classes);
     if (!b->images || !b->classes) exit(1);
-    uint32_t word = 12345;
-    int64_t sample = b->pixels / b->set.batch;
-    for (int64_t i = 0; i < (int64_t)b->pool * b->set.batch; i++) {
-        word = word * 1664525u + 1013904223u;
-        b->classes[i] = (int32_t)(word >> 16) % 10;
-        for (int64_t p = 0; p < sample; p++) {
-            word = word * 1664525u + 1013904223u;
-            float pattern = (float)((b->classes[i] * 7919 + p * 104729) % 251) / 251.0f;
-            b->images[i * sample + p] = 0.5f * (pattern + (float)(word >> 8) * 0x1p-24f) - 0.5f;
-        }
-    }
+    twi_workload_fill(w, (int64_t)b->pool * b->set.batch, b->images, b->classes);
 }
 
 static uint32_t random_word(void) {
     static uint32_t word = 12345;
-    return word = word * 1664525u + 1013904223u;
+    return twi_workload_draw(&word);
 }
 
 /* Random u8 images. */
@@ -116,14 +82,14 @@ static void make_samples(bench *b, int64_t pixels) {
     for (int64_t i = 0; i < b->samples; i++) b->order[i] = (int32_t)i;
 }
 
-static tw_normalization halves(const struct workload *w) {
+static tw_normalization halves(const twi_workload *w) {
     tw_normalization normalization = {.channels = w->channels};
     for (int c = 0; c < w->channels; c++) normalization.mean[c] = 0.5f;
     return normalization;
 }
 
 /* Gathered, shuffled and normalised by a loader. */
-static void make_loader(bench *b, const struct workload *w) {
+static void make_loader(bench *b, const twi_workload *w) {
     check(tw_dataset_create_from(&b->dataset, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
                                  b->classes, NULL),
           "data set");
@@ -144,7 +110,7 @@ static void start_epoch(bench *b) {
 }
 
 static void start(bench *b) {
-    const struct workload *w = find_workload(b->set.model);
+    const twi_workload *w = twi_workload_find(b->set.model);
     bool train = strcmp(b->set.mode, "train") == 0;
     tw_optimizer_options optimizer = TW_OPTIMIZER_OPTIONS_INIT;
     optimizer.kind = strcmp(b->set.optimizer, "adamw") == 0 ? TW_ADAMW : TW_SGD;
@@ -167,7 +133,7 @@ static void start(bench *b) {
     options.output_count = !train;
     options.optimizer = train ? &optimizer : NULL;
     const bool ready = strcmp(b->set.data, "resident") == 0, gathered = strcmp(b->set.data, "gather") == 0;
-    if (!ready) make_samples(b, (int64_t)w->channels * w->side * w->side);
+    if (!ready) make_samples(b, twi_workload_pixels(w));
     if (gathered)
         check(tw_resident_create(&b->resident, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
                                  b->classes),
@@ -176,8 +142,8 @@ static void start(bench *b) {
                                            .labels = train ? b->labels : NULL, .normalization = halves(w))
                               : NULL;
     check(tw_program_create(&b->program, b->model, b->set.batch, &options), "program");
-    b->pixels = (int64_t)b->set.batch * w->channels * w->side * w->side;
-    if (ready) make_batches(b);
+    b->pixels = b->set.batch * twi_workload_pixels(w);
+    if (ready) make_batches(b, w);
     if (gathered) start_epoch(b);
     if (!ready && !gathered) make_loader(b, w);
     if (b->set.explain) printf("%s", tw_program_dump(b->program, TW_PASS_MEMORY));
@@ -392,7 +358,7 @@ static settings parse(int argc, char **argv) {
         }
     }
     if (optind < argc) misuse("unexpected argument", argv[optind]);
-    if (!find_workload(set.model)) misuse("--model is none of the workloads", set.model);
+    if (!twi_workload_find(set.model)) misuse("--model is none of the workloads", set.model);
     return set;
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # usage: errors.sh ROOT
 # Failures are born in TWI_FAIL alone, memory comes from the context alone, and the library leaves the program's
-# process, output, signals and random numbers alone (src/cli is a program). Each rule: files it does not hold for, and
+# process, output, signals and random numbers alone (src/cli is a program, with memory of its own). Each rule: files it does not hold for, and
 # what it forbids.
 rules='
 src/base/status[.][ch]   (return|[^=!<>]=)[[:space:]]*TW_ERROR_[A-Z_]+|[^a-z_]twi_fail[[:space:]]*[(]
-src/base/memory[.]c      (^|[^a-zA-Z_.>])(malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|asprintf|free)[[:space:]]*[(]
+src/(base/memory[.]c|cli/[a-z_]+[.][ch]) (^|[^a-zA-Z_.>])(malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|asprintf|free)[[:space:]]*[(]
 src/cli/[a-z_]+[.][ch]   (^|[^a-zA-Z_.>])(assert|abort|exit|_exit|_Exit|signal|sigaction|raise|printf|puts|putchar|perror|rand|srand)[[:space:]]*[(]
 src/cli/[a-z_]+[.][ch]   (^|[^a-zA-Z_])(stdout|stderr|assert[.]h)([^a-zA-Z_]|$)
 '

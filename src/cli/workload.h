@@ -1,0 +1,22 @@
+/* The networks that are measured, and batches to measure them with: shared by `talweg bench` and tests/bench/bench_train. */
+#ifndef TWI_CLI_WORKLOAD_H
+#define TWI_CLI_WORKLOAD_H
+
+#include <talweg/talweg.h>
+
+typedef struct twi_workload {
+    const char *name;
+    tw_value *(*net)(tw_model *model, tw_value *x);
+    int channels, side; /* of its images */
+} twi_workload;
+
+/* NULL: there is none of that name. */
+const twi_workload *twi_workload_find(const char *name);
+/* Pixels of an image. */
+int64_t twi_workload_pixels(const twi_workload *workload);
+/* Fills f32 images with noise on a pattern of their class, one of ten; equal from call to call. Speed does not depend on it. */
+void twi_workload_fill(const twi_workload *workload, int64_t count, float *images, int32_t *classes);
+/* The next number of a sequence that every process draws alike. */
+uint32_t twi_workload_draw(uint32_t *word);
+
+#endif

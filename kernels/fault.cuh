@@ -22,7 +22,10 @@ __device__ inline void twk_fault_raise(twi_control *control, tw_status code, int
     atomicExch(&fault->lock, 0u);
 }
 
-/* Is the run faulty? Then steps that change persistent state do nothing. */
 __device__ inline bool twk_fault_raised(const twi_control *control) { return control->fault.code != 0; }
+/* Is the run faulty, or its update left out? Then steps that change persistent state do nothing. */
+__device__ inline bool twk_run_refused(const twi_control *control) {
+    return twk_fault_raised(control) || control->guard.refused;
+}
 
 #endif

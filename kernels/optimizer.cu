@@ -9,19 +9,20 @@ struct sgd {
     const twi_control *control;
     float *param, *buffer; /* buffer NULL: no momentum */
     const float *grad;
-    float momentum, rate;
+    float momentum, rate, factor;
     bool nesterov;
 
     __device__ bool begin() {
         rate = (float)control->learning_rate;
-        return !twk_fault_raised(control);
+        factor = (float)control->guard.factor;
+        return !twk_run_refused(control);
     }
     template <int WIDTH> __device__ void step(int64_t i, float weight_decay) const {
         twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = twk_floats_at<WIDTH>(grad, i), b = {};
         if (buffer) b = twk_floats_at<WIDTH>(buffer, i);
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
-            float d = g.at[e] + weight_decay * w.at[e];
+            float d = fmaf(weight_decay, w.at[e], factor * g.at[e]);
             if (buffer) {
                 b.at[e] = momentum * b.at[e] + d;
                 d = nesterov ? d + momentum * b.at[e] : b.at[e];
@@ -31,12 +32,12 @@ struct sgd {
         if (buffer) twk_floats_at<WIDTH>(buffer, i) = b;
         twk_floats_at<WIDTH>(param, i) = w;
     }
-    __device__ void end(int64_t) const {}
+    __device__ void end(int64_t, int64_t) const {}
 };
 
 /* What all elements of a run share, worked out by one thread of a block. */
 struct adamw_run {
-    float rate, correction1, correction2;
+    float rate, correction1, correction2, factor;
 };
 
 struct adamw {
@@ -51,12 +52,13 @@ struct adamw {
         if (threadIdx.x == 0) {
             double t = (double)control->update + 1;
             shared[0].rate = (float)control->learning_rate;
+            shared[0].factor = (float)control->guard.factor;
             shared[0].correction1 = (float)(1 - pow((double)beta1, t));
             shared[0].correction2 = (float)sqrt(1 - pow((double)beta2, t));
         }
         __syncthreads();
         run = shared[0];
-        return !twk_fault_raised(control);
+        return !twk_run_refused(control);
     }
     template <int WIDTH> __device__ void step(int64_t i, float weight_decay) const {
         twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = twk_floats_at<WIDTH>(grad, i);
@@ -64,15 +66,16 @@ struct adamw {
         float keep = 1 - run.rate * weight_decay, scale = run.rate / run.correction1;
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
-            first.at[e] = beta1 * first.at[e] + (1 - beta1) * g.at[e];
-            second.at[e] = beta2 * second.at[e] + (1 - beta2) * g.at[e] * g.at[e];
+            float d = run.factor * g.at[e];
+            first.at[e] = beta1 * first.at[e] + (1 - beta1) * d;
+            second.at[e] = beta2 * second.at[e] + (1 - beta2) * d * d;
             w.at[e] = keep * w.at[e] - scale * first.at[e] / (sqrtf(second.at[e]) / run.correction2 + epsilon);
         }
         twk_floats_at<WIDTH>(m, i) = first;
         twk_floats_at<WIDTH>(v, i) = second;
         twk_floats_at<WIDTH>(param, i) = w;
     }
-    __device__ void end(int64_t) const {}
+    __device__ void end(int64_t, int64_t) const {}
 };
 
 /* Can all arrays of the call be taken four elements at a time? */
@@ -86,7 +89,7 @@ cudaError_t run_sgd(const twi_call *call, const twk_launch *launch) {
     const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
     const sgd f = {call->control,          twk_floats_of(call, 0), twk_floats_of(call, 2),
                    twk_floats_of(call, 1), attrs->momentum,        0,
-                   attrs->nesterov};
+                   0,                      attrs->nesterov};
     return twk_over_segments(launch, attrs, wide(call), f);
 }
 
@@ -94,7 +97,7 @@ cudaError_t run_adamw(const twi_call *call, const twk_launch *launch) {
     const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
     const adamw f = {call->control,          twk_floats_of(call, 0), twk_floats_of(call, 2),
                      twk_floats_of(call, 3), twk_floats_of(call, 1), attrs->beta1,
-                     attrs->beta2,           attrs->epsilon,         {0, 0, 0}};
+                     attrs->beta2,           attrs->epsilon,         {0, 0, 0, 0}};
     return twk_over_segments(launch, attrs, wide(call), f);
 }
 

@@ -23,8 +23,8 @@ __global__ void learning_rate(twi_schedule_attrs s, twi_control *control) {
     control->learning_rate = u < s.warmup ? s.base * ((double)(u + 1) / (double)s.warmup) : after_warmup(s, u);
 }
 
-__global__ void loss_seed(float weight, const twi_control *control, float *seed) {
-    seed[0] = (float)(control->loss_scale * weight);
+__global__ void loss_seed(twi_loss_seed_attrs s, const twi_control *control, float *seed) {
+    seed[0] = (float)(control->sample_weight * s.weight * (s.scaled ? control->guard.scale : 1));
 }
 
 cudaError_t run_learning_rate(const twi_call *call, const twk_launch *launch) {
@@ -32,7 +32,7 @@ cudaError_t run_learning_rate(const twi_call *call, const twk_launch *launch) {
 }
 
 cudaError_t run_loss_seed(const twi_call *call, const twk_launch *launch) {
-    return TWC_LAUNCH(loss_seed, 1, 1, 0, launch->stream, ((const twi_loss_seed_attrs *)call->attrs)->weight,
+    return TWC_LAUNCH(loss_seed, 1, 1, 0, launch->stream, *(const twi_loss_seed_attrs *)call->attrs,
                       call->control, (float *)call->operand[0].data);
 }
 

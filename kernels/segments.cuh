@@ -4,7 +4,8 @@
  * A functor F, copied into every thread, has on the device:
  *   bool begin()                                 all threads of a block call it; false for all: nothing is to be done
  *   template <int WIDTH> void step(int64_t i, float weight_decay)   elements i..i+WIDTH-1; WIDTH is 4 or 1
- *   void end(int64_t block)                      all threads call it, with the number of the block in all launches */
+ *   void end(int64_t block, int64_t first)       all threads call it, with the number of the block in all launches and its
+ *                                                first element, which may lie before the segment's */
 #ifndef TWK_SEGMENTS_CUH
 #define TWK_SEGMENTS_CUH
 
@@ -12,6 +13,7 @@
 #include "elements.cuh"
 
 enum { TWK_SEGMENTS = 128, TWK_FOUR = 4, TWK_FOURS = 4, TWK_SEGMENT_PART = TWK_THREADS * TWK_FOUR * TWK_FOURS };
+static_assert((int)TWK_SEGMENT_PART == (int)TWI_UPDATE_BLOCK, "blocks of threads take the blocks of twi_update_blocks");
 
 /* 3 kB of the 4 that any device takes as parameters. */
 typedef struct twk_segments {
@@ -53,19 +55,7 @@ __global__ void __launch_bounds__(TWK_THREADS)
             for (int64_t e = i; e < i + TWK_FOUR; e++)
                 if (e >= begin && e < end) f.template step<1>(e, weight_decay);
     }
-    f.end(segments.earlier + blockIdx.x);
-}
-
-inline int64_t twk_segment_blocks(const twi_update_segment *segment) {
-    int64_t first = segment->begin / TWK_FOUR * TWK_FOUR;
-    return segment->end > segment->begin ? twk_ceil(segment->end - first, TWK_SEGMENT_PART) : 0;
-}
-
-/* Blocks of all segments. */
-inline int64_t twk_update_blocks(const twi_update_attrs *attrs) {
-    int64_t blocks = 0;
-    for (int32_t s = 0; s < attrs->segment_count; s++) blocks += twk_segment_blocks(&attrs->segment[s]);
-    return blocks;
+    f.end(segments.earlier + blockIdx.x, first);
 }
 
 template <class F>
@@ -76,12 +66,12 @@ cudaError_t twk_over_segments(const twk_launch *launch, const twi_update_attrs *
     int64_t blocks = 0;
     for (int32_t s = 0; s < attrs->segment_count && error == cudaSuccess; s++) {
         const twi_update_segment *segment = &attrs->segment[s];
-        if (twk_segment_blocks(segment) == 0) continue;
+        if (twi_segment_blocks(segment) == 0) continue;
         part.item[part.count].begin = segment->begin;
         part.item[part.count].end = segment->end;
         part.item[part.count].weight_decay = segment->weight_decay;
         part.item[part.count++].block = (uint32_t)blocks;
-        blocks += twk_segment_blocks(segment);
+        blocks += twi_segment_blocks(segment);
         if (part.count < TWK_SEGMENTS) continue;
         error = TWC_LAUNCH(twk_segments_kernel<F>, (unsigned)blocks, TWK_THREADS, 0, launch->stream, part, f);
         part.earlier += blocks;

@@ -23,7 +23,7 @@ static void sgd_momentum_convention(void **state) {
         float w = 0, buffer = 0;
         const float g = 1;
         for (int i = 0; i < 4; i++) {
-            twi_control control = {.learning_rate = rates[i]};
+            twi_control control = {.learning_rate = rates[i], .guard.factor = 1};
             sgd(&control, &attrs, 1, &w, &g, &buffer);
             spec_check(__LINE__, &w, 1, &expected[nesterov][i], 1e-6);
         }
@@ -38,7 +38,7 @@ static void sgd_agrees_with_pytorch(void **state) {
     const float g[3][2] = {{0.5f, 1}, {-0.25f, 2}, {1, 0}};
     static const double expected[3][2] = {{0.8955, -2.171}, {0.8899428, -2.6032755}, {0.6680166, -2.7973619}};
     float w[2] = {1, -2}, buffer[2] = {0};
-    twi_control control = {.learning_rate = 0.1};
+    twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
     for (int i = 0; i < 3; i++) {
         sgd(&control, &attrs, 2, w, g[i], buffer);
         spec_check(__LINE__, w, 2, expected[i], 1e-6);
@@ -52,7 +52,7 @@ static void segments_have_their_own_decay(void **state) {
     const twi_update_attrs attrs = {.segment_count = 3, .segment = segments};
     const float g[6] = {0};
     float w[6] = {2, 1, 1, 0.5f, 2, 2};
-    twi_control control = {.learning_rate = 0.1};
+    twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
     twi_call call = {.attrs = &attrs, .control = &control, .begin = 1, .end = 5};
     OPERAND(&call, w, 6);
     OPERAND(&call, g, 6);
@@ -74,7 +74,7 @@ static void adamw_is_not_adam_with_decay_in_the_gradient(void **state) {
         const twi_update_attrs attrs = {1, &all, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
         float w = 1, m = 0, v = 0;
         for (uint64_t i = 0; i < 3; i++) {
-            twi_control control = {.learning_rate = 0.1, .update = i};
+            twi_control control = {.learning_rate = 0.1, .update = i, .guard.factor = 1};
             twi_call call = {.attrs = &attrs, .control = &control, .end = 1};
             OPERAND(&call, &w, 1);
             OPERAND(&call, &g[i], 1);
@@ -100,7 +100,8 @@ static void run_end_of_step(twi_control *control, float state[3], float target[1
     OPERAND(&copy, &shadow, 1);
     OPERAND(&copy, target, 1);
     spec_run("commit.copy", &copy);
-    const twi_call advance = {.control = control};
+    const twi_guard_attrs guard = {.patience = 1};
+    const twi_call advance = {.control = control, .attrs = &guard};
     spec_run("commit.advance", &advance);
 }
 
@@ -108,7 +109,7 @@ static void run_end_of_step(twi_control *control, float state[3], float target[1
 static void a_fault_keeps_state_as_it_was(void **state) {
     (void)state;
     for (int faulty = 0; faulty < 2; faulty++) {
-        twi_control control = {.update = 10, .learning_rate = 0.1};
+        twi_control control = {.update = 10, .learning_rate = 0.1, .guard.factor = 1};
         const float before[3] = {1, 2, 3};
         float now[3] = {1, 2, 3}, target[1] = {4};
         if (faulty) twi_fault_raise(&control, TW_ERROR_LABEL, 0, 0, 9);
@@ -138,8 +139,8 @@ static void a_loss_that_is_not_finite_is_a_fault(void **state) {
 
 static void the_seed_is_scale_times_weight(void **state) {
     (void)state;
-    const twi_loss_seed_attrs attrs = {0.3f};
-    twi_control control = {.loss_scale = 1.0 / 128};
+    const twi_loss_seed_attrs attrs = {0.3f, false};
+    twi_control control = {.sample_weight = 1.0 / 128};
     float seed = NAN;
     twi_call call = {.attrs = &attrs, .control = &control};
     OPERAND(&call, &seed, 1);
@@ -151,7 +152,8 @@ static void the_seed_is_scale_times_weight(void **state) {
 static void sums_begin_with_the_window(void **state) {
     (void)state;
     const twi_update_segment segments[] = {{0, 2, 0}, {4, 5, 0}}, others[] = {{1, 4, 0}};
-    const twi_update_attrs attrs[] = {{.segment_count = 2, .segment = segments}, {.segment_count = 1, .segment = others}};
+    const twi_update_attrs attrs[] = {{.segment_count = 2, .segment = segments},
+                                      {.segment_count = 1, .segment = others}};
     const float gradient[] = {1, 2, 3, 4, 5, 6};
     float sums[] = {NAN, 70, 80, 90, INFINITY, 11};
     for (int micro = 0; micro < 2; micro++) {

@@ -178,6 +178,21 @@ TW_API TW_WARN_UNUSED tw_status tw_program_set_timing(tw_program *program, bool 
  *  are 0 where nothing was timed. Errors: ARGUMENT. */
 TW_API TW_WARN_UNUSED tw_status tw_program_get_step(const tw_program *program, int index, tw_step_info *out);
 
+/** What guards a model's updates, as the last run left it. It lasts with the model, whichever program runs. */
+typedef struct tw_guard_stats {
+    double loss_scale;        /**< of the next run; 1 until a program scales its loss */
+    int64_t good;             /**< updates in a row since the scale last changed */
+    int64_t skipped;          /**< updates left out in all */
+    int64_t skipped_in_a_row; /**< and since the last that was made */
+    double gradient_norm;     /**< L2 norm of the last gradients, over all that are updated, in a window of their sums: without the loss scale,
+                                   before clipping; infinite where they are not finite */
+    const char *culprit;      /**< what was last found not finite: the loss, or the parameter nearest to it whose gradient was not; borrowed
+                                   from the model; NULL: nothing yet */
+} tw_guard_stats;
+
+/** Loss scale, updates left out, gradient norm. Runs under way (run_ahead) are not looked at. */
+TW_API tw_guard_stats tw_model_get_guard(const tw_model *model);
+
 #ifdef __cplusplus
 }
 #endif

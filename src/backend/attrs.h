@@ -47,6 +47,7 @@ typedef struct twi_reshape_attrs {
 
 typedef struct twi_loss_seed_attrs {
     float weight;
+    bool scaled; /* by the guard's loss scale */
 } twi_loss_seed_attrs;
 
 typedef struct twi_gather_attrs {
@@ -67,6 +68,14 @@ static inline twi_update_segment twi_update_part(twi_update_segment segment, int
     return segment;
 }
 
+/* Segments are looked at in blocks: of each segment from a multiple of 4 on, the first and the last may be shorter. */
+enum { TWI_UPDATE_BLOCK = 4096 };
+static inline int64_t twi_segment_base(const twi_update_segment *segment) { return segment->begin / 4 * 4; }
+static inline int64_t twi_segment_blocks(const twi_update_segment *segment) {
+    if (segment->end <= segment->begin) return 0;
+    return (segment->end - twi_segment_base(segment) + TWI_UPDATE_BLOCK - 1) / TWI_UPDATE_BLOCK;
+}
+
 typedef struct twi_update_attrs {
     int32_t segment_count;
     const twi_update_segment *segment; /* ascending, not overlapping */
@@ -74,6 +83,19 @@ typedef struct twi_update_attrs {
     bool nesterov;
     float beta1, beta2, epsilon;
 } twi_update_attrs;
+
+static inline int64_t twi_update_blocks(const twi_update_attrs *attrs) {
+    int64_t blocks = 0;
+    for (int32_t s = 0; s < attrs->segment_count; s++) blocks += twi_segment_blocks(&attrs->segment[s]);
+    return blocks;
+}
+/* What lies in a block, by its number; *base is the element that its places are counted from. */
+static inline twi_update_segment twi_update_block(const twi_update_attrs *attrs, int64_t block, int64_t *base) {
+    int32_t s = 0;
+    while (block >= twi_segment_blocks(&attrs->segment[s])) block -= twi_segment_blocks(&attrs->segment[s++]);
+    *base = twi_segment_base(&attrs->segment[s]) + block * TWI_UPDATE_BLOCK;
+    return twi_update_part(attrs->segment[s], *base, *base + TWI_UPDATE_BLOCK);
+}
 
 typedef struct twi_schedule_attrs {
     int32_t kind;     /* 0 constant, 1 step, 2 cosine */

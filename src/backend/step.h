@@ -6,6 +6,7 @@
 
 #include "base/philox.h"
 #include "base/shape.h"
+#include "guard.h"
 
 /* CUDA sources are C++ and see the same structs; there a fault word is changed by the device's own atomic functions. */
 #ifdef __cplusplus
@@ -73,10 +74,11 @@ typedef struct twi_fault {
     double value;         /* what was found there, e.g. the label */
 } twi_fault;
 
-/* In place of a sample, in the order in which they yield: a fault of the run as a whole, and from there on of elements of the
- * flat gradient array. A sample's own fault explains more. */
+/* In place of a sample, in the order in which they yield: a fault of the run as a whole, too many updates left out, and from
+ * there on places of gradients (twi_guard). A sample's own fault explains more. */
 #define TWI_FAULT_RUN (INT64_MAX / 2)
-#define TWI_FAULT_ELEMENT (TWI_FAULT_RUN + 1)
+#define TWI_FAULT_PATIENCE (TWI_FAULT_RUN + 1)
+#define TWI_FAULT_PLACE (TWI_FAULT_RUN + 2)
 
 /* Where the steps of gather.* take the samples of a run from: a resident data set, in device memory. */
 typedef struct twi_resident_view {
@@ -93,22 +95,27 @@ typedef struct twi_control {
     uint64_t seed;
     uint64_t attempt;     /* the run or window under way, committed or not: data and random streams */
     uint64_t constants;   /* changes whenever parameters did, or workspace may have been overwritten; 0: no promise */
-    double loss_scale;    /* one over the loss weight of the whole accumulation window */
+    double sample_weight; /* one over the samples of the whole accumulation window */
     uint64_t micro;       /* which batch of its window the run is, from 0 */
     int64_t window_sample; /* samples of the window before this batch */
     twi_resident_view resident; /* of programs that gather their own batches */
     uint64_t slot;        /* 0 or 1: which one of its slots a streamed input is taken from */
+    int32_t bad_loss;     /* sent as 0; steps make it 1 + the node of the run's first loss that is not finite */
     uint64_t update;      /* advances only when the update is committed: schedule, Adam */
     double learning_rate; /* of the update under way */
+    twi_guard guard;
     twi_fault fault;
 } twi_control;
 
 #ifndef __cplusplus
 /* Records a fault; of several the one with the smallest sample stays, so that the report does not depend on threads. */
 void twi_fault_raise(twi_control *control, tw_status code, int32_t node, int64_t sample, double value);
-/* Is the run faulty? Then steps that change persistent state do nothing. */
 static inline bool twi_fault_raised(twi_control *control) {
     return atomic_load_explicit(&control->fault.code, memory_order_acquire) != 0;
+}
+/* Is the run faulty, or its update left out? Then steps that change persistent state do nothing. */
+static inline bool twi_run_refused(twi_control *control) {
+    return twi_fault_raised(control) || control->guard.refused;
 }
 #endif
 

@@ -1,10 +1,12 @@
 /* AdamW, over a run of the flat parameter arena; t counts committed updates from 1.
  *
+ *   g = factor * gradient
  *   m = beta1 * m + (1 - beta1) * g     v = beta2 * v + (1 - beta2) * g^2
  *   w = w * (1 - rate * weight_decay) - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
  *
  * rate is the learning rate. The decay acts on the weight itself and does not pass through the moments; epsilon is
- * added after the bias correction. Does nothing in a run that has a fault.
+ * added after the bias correction. Does nothing in a run that has a fault or is refused; factor is
+ * the guard's (op_guard.c).
  * Source: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019; Kingma, Ba, "Adam", ICLR 2015. */
 #include "backend/attrs.h"
 #include "kernels.h"
@@ -15,10 +17,11 @@
 
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
-    if (twi_fault_raised(call->control)) return;
+    if (twi_run_refused(call->control)) return;
     tw_real *param = TWI_DATA(tw_real, call, 0), *m = TWI_DATA(tw_real, call, 2), *v = TWI_DATA(tw_real, call, 3);
     const tw_real *grad = TWI_DATA(const tw_real, call, 1);
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
+    const tw_real factor = (tw_real)call->control->guard.factor;
     tw_real beta1 = attrs->beta1, beta2 = attrs->beta2, epsilon = attrs->epsilon;
     tw_real correction1 = (tw_real)(1 - pow((double)attrs->beta1, t));
     tw_real correction2 = (tw_real)sqrt(1 - pow((double)attrs->beta2, t));
@@ -27,8 +30,9 @@ static void update_run(const twi_call *call) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         tw_real keep = (tw_real)(1 - rate * part.weight_decay);
         for (int64_t i = part.begin; i < part.end; i++) {
-            m[i] = beta1 * m[i] + (1 - beta1) * grad[i];
-            v[i] = beta2 * v[i] + (1 - beta2) * grad[i] * grad[i];
+            const tw_real g = factor * grad[i];
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
             param[i] = keep * param[i] - step * m[i] / (sqrt(v[i]) / correction2 + epsilon);
         }
     }

@@ -1,9 +1,9 @@
 /* The end of a run: persistent state changes only here and in the optimizer, and only if no step raised a fault.
  *
- *   check:    a loss that is not finite is a fault
- *   check_gradients: so is a gradient
+ *   check:    a loss that is not finite is a fault, or, where the guard skips, noted for its decision
  *   copy:     target = source (running statistics from their shadows)
- *   advance:  update = update + 1 (attempts are counted by whoever starts the run: they advance whatever happens) */
+ *   advance:  update = update + 1 (attempts are counted by whoever starts the run: they advance whatever happens); the loss
+ *             scale follows. Of an update that the guard left out only the latter */
 #include "backend/attrs.h"
 #include "kernels.h"
 
@@ -12,34 +12,28 @@
 /* ---- specification ---- */
 
 static void check_run(const twi_call *call) {
+    const twi_guard_attrs *guard = call->attrs; /* NULL: there is no update */
     const tw_real *loss = TWI_DATA(const tw_real, call, 0);
-    if (!isfinite(loss[0]))
+    if (isfinite(loss[0])) return;
+    if (!guard || !guard->skips)
         twi_fault_raise(call->control, TW_ERROR_NUMERIC, call->node, TWI_FAULT_RUN, (double)loss[0]);
-}
-
-/* Names the element, behind every sample: what was wrong earlier explains more. */
-static void check_gradients_run(const twi_call *call) {
-    const twi_update_attrs *attrs = call->attrs;
-    const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
-    for (int32_t s = 0; s < attrs->segment_count; s++) {
-        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
-        for (int64_t i = part.begin; i < part.end; i++) {
-            if (isfinite(gradient[i])) continue;
-            twi_fault_raise(call->control, TW_ERROR_NUMERIC, -1, TWI_FAULT_ELEMENT + i, (double)gradient[i]);
-            return;
-        }
-    }
+    else if (!call->control->bad_loss)
+        call->control->bad_loss = 1 + call->node;
 }
 
 static void copy_run(const twi_call *call) {
-    if (twi_fault_raised(call->control)) return;
+    if (twi_run_refused(call->control)) return;
     const tw_real *source = TWI_DATA(const tw_real, call, 0);
     tw_real *target = TWI_DATA(tw_real, call, 1);
     for (int64_t i = 0; i < twi_call_elements(call); i++) target[i] = source[i];
 }
 
 static void advance_run(const twi_call *call) {
-    if (!twi_fault_raised(call->control)) call->control->update++;
+    twi_control *control = call->control;
+    if (twi_fault_raised(control)) return;
+    if (!control->guard.refused) control->update++;
+    if (twi_guard_advance(&control->guard, call->attrs))
+        twi_fault_raise(control, TW_ERROR_NUMERIC, -1, TWI_FAULT_PATIENCE, control->guard.scale);
 }
 
 /* ---- kernels ---- */
@@ -50,16 +44,6 @@ static const twi_kernel check = {
     .operand = {{"loss", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
     .run = check_run,
-};
-
-static const twi_kernel check_gradients = {
-    .name = "commit.check_gradients",
-    .operand_count = 1,
-    .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
-    .split = TWI_BY_RANGE,
-    .range = twi_call_elements,
-    .grain = 4096,
-    .run = check_gradients_run,
 };
 
 static const twi_kernel copy = {
@@ -78,10 +62,11 @@ static const twi_kernel advance = {
 
 /* ---- record: appended to a program by the lowering pass, never a node of a graph ---- */
 
-static const twi_kernel *const kernels[] = {&check, &check_gradients, &copy, &advance, NULL};
+static const twi_kernel *const kernels[] = {&check, &copy, &advance, NULL};
 
 const twi_op TWI_NAME(twi_op_commit) = {
     .name = "commit",
-    .formula = "target = source, update + 1: unless a step raised a fault",
+    .formula = "target = source, update + 1: unless a step raised a fault, or the guard left the update out",
+    .attr_size = sizeof(twi_guard_attrs),
     .kernels = kernels,
 };

@@ -1,9 +1,10 @@
 /* Where the backward starts: the gradient of the total loss with respect to one loss.
  *
- *   seed = loss_scale * weight
+ *   seed = sample_weight * weight [* the guard's loss scale]
  *
- * A loss is a sum over samples; loss_scale, one over the loss weight of the whole update, makes the gradients those of
- * the mean, however the update is cut into micro-batches. */
+ * A loss is a sum over samples; sample_weight, one over the samples of the whole update, makes the gradients those of
+ * the mean, however the update is cut into micro-batches. The loss scale keeps small gradients from vanishing in narrow
+ * types; the update divides by it. */
 #include "backend/attrs.h"
 #include "kernels.h"
 
@@ -11,7 +12,9 @@
 
 static void write_run(const twi_call *call) {
     const twi_loss_seed_attrs *attrs = call->attrs;
-    TWI_DATA(tw_real, call, 0)[0] = (tw_real)(call->control->loss_scale * attrs->weight);
+    const twi_control *control = call->control;
+    TWI_DATA(tw_real, call, 0)
+    [0] = (tw_real)(control->sample_weight * attrs->weight * (attrs->scaled ? control->guard.scale : 1));
 }
 
 /* ---- kernels ---- */
@@ -31,7 +34,7 @@ static const twi_kernel *const kernels[] = {&write_seed, NULL};
 
 const twi_op TWI_NAME(twi_op_loss_seed) = {
     .name = "loss_seed",
-    .formula = "seed = loss_scale * weight",
+    .formula = "seed = sample_weight * weight, times the loss scale",
     .attrs = attributes,
     .attr_count = sizeof attributes / sizeof *attributes,
     .attr_size = sizeof(twi_loss_seed_attrs),

@@ -1,12 +1,13 @@
 /* Stochastic gradient descent with momentum, over a run of the flat parameter arena.
  *
- *   g = gradient + weight_decay * w
+ *   g = factor * gradient + weight_decay * w
  *   momentum buffer b = momentum * b + g;  d = nesterov ? g + momentum * b : b;  without momentum d = g
  *   w = w - learning_rate * d
  *
  * The buffer holds gradients, not steps: after a drop of the learning rate the very next step is short (the form
  * PyTorch uses; the other form, which keeps steps in the buffer, differs there). It starts as 0, so the first step is
- * the plain gradient. Does nothing in a run that has a fault.
+ * the plain gradient. Does nothing in a run that has a fault or
+ * is refused; factor is the guard's (op_guard.c).
  * Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013. */
 #include "backend/attrs.h"
 #include "kernels.h"
@@ -15,14 +16,15 @@
 
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
-    if (twi_fault_raised(call->control)) return;
+    if (twi_run_refused(call->control)) return;
     tw_real *param = TWI_DATA(tw_real, call, 0), *buffer = TWI_DATA(tw_real, call, 2); /* NULL: no momentum */
     const tw_real *grad = TWI_DATA(const tw_real, call, 1);
     tw_real rate = (tw_real)call->control->learning_rate, momentum = attrs->momentum;
+    const tw_real factor = (tw_real)call->control->guard.factor;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         for (int64_t i = part.begin; i < part.end; i++) {
-            tw_real g = grad[i] + part.weight_decay * param[i];
+            tw_real g = factor * grad[i] + part.weight_decay * param[i];
             if (buffer) {
                 buffer[i] = momentum * buffer[i] + g;
                 g = attrs->nesterov ? g + momentum * buffer[i] : buffer[i];
@@ -52,7 +54,7 @@ static const twi_kernel *const kernels[] = {&update, NULL};
 
 const twi_op TWI_NAME(twi_op_sgd) = {
     .name = "sgd",
-    .formula = "b = momentum * b + (grad + weight_decay * w); w = w - rate * b",
+    .formula = "b = momentum * b + (factor * grad + weight_decay * w); w = w - rate * b",
     .attr_size = sizeof(twi_update_attrs),
     .kernels = kernels,
 };

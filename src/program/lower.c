@@ -239,6 +239,7 @@ static tw_status seed_losses(twi_lower *lower) {
         twi_loss_seed_attrs *attrs;
         TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "loss weight"));
         attrs->weight = program->loss[i].weight;
+        attrs->scaled = program->guard.scales;
         const twi_kernel *kernel;
         TWI_TRY(twi_program_kernel(program, "loss_seed.write", &kernel));
         const twi_shape one = {1, {1}};
@@ -344,8 +345,9 @@ static tw_status lower_commit(twi_lower *lower) {
     TWI_TRY(twi_program_kernel(program, "commit.copy", &copy));
     for (int i = 0; i < program->loss_count; i++) {
         int loss = program->value_buffer[program->loss[i].value->id];
-        TWI_TRY(twi_program_add_step(program, check, NULL, program->loss[i].value->producer,
-                                     program->loss[i].value->name, TWI_PART_COMMIT, &loss));
+        TWI_TRY(twi_program_add_step(program, check, program->train ? &program->guard : NULL,
+                                     program->loss[i].value->producer, program->loss[i].value->name, TWI_PART_COMMIT,
+                                     &loss));
     }
     if (program->train) TWI_TRY(twi_lower_gradients(program));
     for (int i = 0, count = program->buffer_count; i < count; i++) {

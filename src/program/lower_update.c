@@ -1,4 +1,4 @@
-/* The end of a training program: gradients summed over a window, where they are, and checked; then the update: learning
+/* The end of a training program: gradients summed over a window, where they are, and looked at; then the update: learning
  * rate, one optimizer step over the flat parameter array, and the commit of the counters. */
 #include "program.h"
 #include "update.h"
@@ -27,6 +27,7 @@ static tw_status check_numbers(const tw_optimizer_options *o) {
         {"beta2", o->beta2, 0, below_1, "[0, 1)"},
         {"epsilon", o->epsilon, 0, 1, "0 .. 1"},
         {"weight_decay", o->weight_decay, 0, FLT_MAX, "0 .. finite"},
+        {"clip_norm", o->clip_norm, 0, FLT_MAX, "0 .. finite"},
         {"schedule minimum", o->schedule.minimum, 0, peak_rate(o), "0 .. learning_rate"},
         {"schedule factor", o->schedule.factor, 0, 1, "0 .. 1"},
     };
@@ -122,15 +123,24 @@ static tw_status add_sums(tw_program *program) {
 }
 
 tw_status twi_lower_gradients(tw_program *program) {
-    const twi_kernel *check;
+    const twi_kernel *measure, *decide;
     twi_update_attrs *attrs;
-    int taken;
+    int operands[2];
     if (program->accumulate) TWI_TRY(add_sums(program));
-    TWI_TRY(twi_program_kernel(program, "commit.check_gradients", &check));
-    TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "gradient check"));
+    TWI_TRY(twi_program_kernel(program, "guard.measure", &measure));
+    TWI_TRY(twi_program_kernel(program, "guard.decide", &decide));
+    TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "guard of gradients"));
     TWI_TRY(make_segments(program, NULL, false, attrs));
-    TWI_TRY(taken_gradients(program, &taken));
-    return twi_program_add_step(program, check, attrs, NULL, "gradients", TWI_PART_COMMIT, &taken);
+    program->guarded = attrs;
+    program->guard.blocks = twi_update_blocks(attrs);
+    TWI_TRY(taken_gradients(program, &operands[0]));
+    const twi_buffer blocks = {.name = "blocks of gradients",
+                               .store = TWI_ACC,
+                               .parameter = -1,
+                               .shape = {1, {program->guard.blocks ? program->guard.blocks : 1}}};
+    TWI_TRY(twi_program_add_buffer(program, &blocks, &operands[1]));
+    TWI_TRY(twi_program_add_step(program, measure, attrs, NULL, "gradients", TWI_PART_COMMIT, operands));
+    return twi_program_add_step(program, decide, &program->guard, NULL, "gradients", TWI_PART_COMMIT, &operands[1]);
 }
 
 twi_moments twi_optimizer_moments(const tw_optimizer_options *o) {
@@ -171,5 +181,5 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
         TWI_TRY(flat_buffer(program, moment_names[i], &store->moment[moments.first + i], &operands[2 + i]));
     TWI_TRY(twi_program_add_step(program, rate, schedule, NULL, "schedule", TWI_PART_UPDATE, operands));
     TWI_TRY(twi_program_add_step(program, step, update, NULL, "optimizer", TWI_PART_UPDATE, operands));
-    return twi_program_add_step(program, advance, NULL, NULL, "commit", TWI_PART_UPDATE, operands);
+    return twi_program_add_step(program, advance, &program->guard, NULL, "commit", TWI_PART_UPDATE, operands);
 }

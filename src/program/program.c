@@ -14,12 +14,8 @@ static tw_status check_value(const tw_model *model, const tw_value *value, const
 
 /* What programs do not do yet. */
 static tw_status check_unsupported(const tw_program_options *options) {
-    if (options->precision != TW_PRECISION_F32 || options->precision_rule_count || options->loss_scaling)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: programs compute in f32 only, without loss scaling");
-    if (options->on_non_finite != TW_NON_FINITE_STOP)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: on_non_finite can only be TW_NON_FINITE_STOP");
-    if (options->optimizer && options->optimizer->clip_norm != 0)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: gradients are not clipped yet: clip_norm must be 0");
+    if (options->precision != TW_PRECISION_F32 || options->precision_rule_count)
+        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: programs compute in f32 only");
     if (options->recompute != TW_RECOMPUTE_OFF || options->memory_limit)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: nothing is recomputed, and no memory limit kept");
     return TW_OK;
@@ -159,6 +155,8 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
         if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
         if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
     }
+    tw_status guarded = twi_guard_open(program, options);
+    if (guarded) return twi_fail_within(guarded, "tw_program_create");
     if (options->source) TWI_TRY(twi_source_open(program, options->source));
     if (streamed) TWI_TRY(twi_slots_open(program));
     return compile(program, options);

@@ -4,6 +4,7 @@
 #define TWI_PROGRAM_PROGRAM_H
 
 #include "model.h"
+#include "backend/attrs.h"
 
 /* Where a buffer's memory comes from. */
 typedef enum twi_source {
@@ -77,6 +78,8 @@ struct tw_program {
     bool accumulate; /* sums gradients over a window of runs */
     bool plan_only;  /* takes no memory of the device, and cannot run */
     twi_moments moments; /* of its optimizer */
+    twi_guard_attrs guard;           /* of its updates, or, without them, of its gradients */
+    const twi_update_attrs *guarded; /* the gradients that are looked at */
     twi_buffer *buffer;
     int buffer_count, buffer_capacity;
     twi_step *step;
@@ -176,9 +179,20 @@ void twi_slots_advance(tw_program *program);
 size_t twi_program_times_row(const tw_program *program);
 
 tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
-/* lower_update.c: steps that sum gradients over a window and raise a fault where one is not finite, and those of the update. */
+/* lower_update.c: steps that sum gradients over a window and have the guard look at them, and those of the update. */
 tw_status twi_lower_gradients(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
+
+/* ---- guard.c ---- */
+
+/* Options with defaults filled in. Errors: ARGUMENT naming the field. */
+tw_status twi_loss_scaling_fill(tw_loss_scaling *out, const tw_loss_scaling *options);
+/* How the program's updates are guarded; sets the model's loss scale if none is set yet. Errors: ARGUMENT. */
+tw_status twi_guard_open(tw_program *program, const tw_program_options *options);
+/* The parameter whose gradient is at a place of twi_guard. */
+const char *twi_guard_name(const tw_program *program, int64_t place);
+/* Takes over what a run's guard found. */
+void twi_guard_settle(const tw_program *program, const twi_control *control);
 
 /* ---- window.c: what an update sums gradients over ---- */
 

@@ -50,11 +50,12 @@ static void fill_control(tw_program *program, bool gradients, twi_control *contr
     control->seed = program->model->seed;
     control->attempt = window.attempt;
     control->constants = 1 + store->version + program->model->arena_turns;
-    control->loss_scale = 1.0 / (double)window.samples;
+    control->sample_weight = 1.0 / (double)window.samples;
     control->micro = window.micro;
     control->window_sample = window.done;
     control->update = store->updates;
     control->learning_rate = store->learning_rate;
+    control->guard = store->guard;
     control->slot = (uint64_t)program->turn;
     if (gradients) twi_source_take(program, control);
 }
@@ -132,12 +133,14 @@ static tw_status settle(tw_model *model, twi_flight *flight) {
     TWI_TRY(model->context->backend->wait(model->context, flight->mark));
     const twi_control *control = (const twi_control *)(const void *)flight->row;
     flight->settled = true;
+    twi_guard_settle(flight->program, control);
     if (flight->gradients) flight->program->loss_value = total_loss(flight->program, flight);
     if (control->fault.code) {
         if (model->flights.count > 1) undo_later(model, flight);
         return TW_OK;
     }
     if (control->update != model->store.updates) model->store.version++;
+    if (control->guard.refused && flight->program->train) return TW_OK; /* the rate of no update */
     model->store.updates = control->update;
     model->store.learning_rate = control->learning_rate;
     return TW_OK;

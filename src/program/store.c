@@ -9,6 +9,7 @@ enum { ALIGN_ELEMENTS = 16 }; /* 64 bytes: every parameter starts on a cache lin
 
 void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
     memset(store, 0, sizeof *store);
+    store->guard.place = -1;
     store->context = context;
     store->real_size = real_size;
 }

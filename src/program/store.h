@@ -50,6 +50,8 @@ typedef struct twi_store {
     uint64_t version;     /* changes with every write and update */
     uint64_t attempts, updates;
     double learning_rate; /* of the last update */
+    twi_guard guard;      /* as the last run left it */
+    const char *culprit;  /* what was last found not finite: a node's or a parameter's name; NULL: nothing yet */
 } twi_store;
 
 void twi_store_init(twi_store *store, tw_context *context, size_t real_size);

@@ -180,6 +180,14 @@ tw_status tw_program_read(tw_program *program, const tw_value *value, void *valu
     return read_buffer(program, buffer, values);
 }
 
+/* Without the loss scale of the run. */
+static tw_status read_gradient(const tw_program *program, const twi_buffer *buffer, float *values, int64_t count) {
+    TWI_TRY(read_buffer(program, buffer, values));
+    const double scale = program->guard.scales ? program->model->store.guard.used : 1;
+    for (int64_t i = 0; i < count && scale != 1; i++) values[i] = (float)((double)values[i] / scale);
+    return TW_OK;
+}
+
 tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count) {
     const twi_buffer *buffer;
     TWI_TRY(locate(program, value, program ? program->gradient_buffer : NULL, values, count, "tw_program_read_gradient",
@@ -190,7 +198,7 @@ tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, f
             "tw_program_read_gradient: the gradient of '%s' is not kept; name it in the program's gradients",
             value->name);
     TWI_TRY(check_ran(program, "tw_program_read_gradient"));
-    return read_buffer(program, buffer, values);
+    return read_gradient(program, buffer, values, count);
 }
 
 tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count) {
@@ -212,5 +220,5 @@ tw_status tw_program_read_parameter_gradient(tw_program *program, const char *na
             TW_ERROR_STATE,
             "tw_program_read_parameter_gradient: '%s': the program has not run yet, or another one trained since",
             name);
-    return read_buffer(program, buffer, values);
+    return read_gradient(program, buffer, values, count);
 }

@@ -47,6 +47,7 @@ static const twi_field setting_fields[] = {
     SETTING("optimizer.epsilon", float, options.optimizer.epsilon),
     SETTING("optimizer.weight_decay", float, options.optimizer.weight_decay),
     SETTING("optimizer.decay_all", bool, options.optimizer.decay_all),
+    SETTING("optimizer.clip_norm", float, options.optimizer.clip_norm),
     SETTING("schedule.kind", schedule, options.optimizer.schedule.kind),
     SETTING("schedule.warmup", int64, options.optimizer.schedule.warmup),
     SETTING("schedule.total", int64, options.optimizer.schedule.total),

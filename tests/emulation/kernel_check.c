@@ -257,10 +257,23 @@ static void compare_control(check *c, const twi_step *step, const char *how, con
                                {found->fault.code, expected->fault.code},
                                {found->fault.node, expected->fault.node},
                                {(double)found->fault.sample, (double)expected->fault.sample},
-                               {found->fault.value, expected->fault.value}};
+                               {found->fault.value, expected->fault.value},
+                               {found->bad_loss, expected->bad_loss},
+                               {found->guard.scale, expected->guard.scale},
+                               {(double)found->guard.good, (double)expected->guard.good},
+                               {(double)found->guard.skipped, (double)expected->guard.skipped},
+                               {(double)found->guard.in_a_row, (double)expected->guard.in_a_row},
+                               {found->guard.used, expected->guard.used},
+                               {found->guard.norm, expected->guard.norm},
+                               {found->guard.factor, expected->guard.factor},
+                               {found->guard.value, expected->guard.value},
+                               {(double)found->guard.place, (double)expected->guard.place},
+                               {found->guard.bad_loss, expected->guard.bad_loss},
+                               {found->guard.refused, expected->guard.refused}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         double a = pairs[i][0], b = pairs[i][1];
-        if (!(fabs(a - b) <= 1e-12 * fabs(b)) && !(isnan(a) && isnan(b))) complain(c, step, -1, how, (int64_t)i, a, b);
+        if (a != b && !(fabs(a - b) <= 1e-12 * fabs(b)) && !(isnan(a) && isnan(b)))
+            complain(c, step, -1, how, (int64_t)i, a, b);
     }
 }
 
@@ -411,7 +424,8 @@ void kernel_check(const case_graph *graph, const tw_program *program, const case
     check c = {.graph = graph, .program = program, .setting = setting, .failures = failures};
     c.control = (twi_control){
         .seed = 7, .attempt = 3, .update = 5, .learning_rate = 0.1, .micro = setting->micro, .slot = setting->slot};
-    c.control.loss_scale = 1.0 / (double)program->batch;
+    c.control.sample_weight = 1.0 / (double)program->batch;
+    c.control.guard = (twi_guard){.scale = 8, .used = 1, .factor = 0.25, .place = -1};
     c.control.window_sample = (int64_t)setting->micro * program->batch;
     if (program->source.resident) c.control.resident = program->source.resident->view;
     MUST(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking));

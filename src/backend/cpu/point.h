@@ -26,6 +26,7 @@
     KERNEL(dropout, "dropout.apply", refuse_dropout, prepare_dropout)                            \
     KERNEL(gather_bytes, "gather.bytes", refuse_gather, NULL)                                    \
     KERNEL(gather_floats, "gather.floats", refuse_gather, NULL)                                  \
+    KERNEL(guard_measure, "guard.measure", NULL, NULL)                                           \
     KERNEL(sgd_update, "sgd.update", NULL, NULL)                                                 \
     KERNEL(adamw_update, "adamw.update", NULL, NULL)
 

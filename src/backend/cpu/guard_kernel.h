@@ -1,0 +1,51 @@
+/* The guard's look at gradients: sums of squares in double, a block at a time. A gradient that is not finite shows in the
+ * sum, and only then is it looked for. */
+#include "loops.h"
+#include "backend/attrs.h"
+#include "vec.h"
+
+#include <math.h>
+
+/* Half as many doubles as a vector has floats, and the floats they are made from. */
+typedef float half_vec __attribute__((vector_size(2 * VEC_WIDTH)));
+typedef float half_vec_in_memory __attribute__((vector_size(2 * VEC_WIDTH), aligned(4), may_alias));
+typedef double double_vec __attribute__((vector_size(4 * VEC_WIDTH)));
+enum { GUARD_SUMS = 4, GUARD_STEP = GUARD_SUMS * VEC_WIDTH / 2 };
+
+static double sum_of_squares(const float *g, int64_t count) {
+    double_vec sum[GUARD_SUMS] = {{0}};
+    double total = 0;
+    int64_t i = 0;
+    for (; i + GUARD_STEP <= count; i += GUARD_STEP) {
+        VEC_UNROLL
+        for (int k = 0; k < GUARD_SUMS; k++) {
+            half_vec part = *(const half_vec_in_memory *)(g + i + k * VEC_WIDTH / 2);
+            double_vec wide = __builtin_convertvector(part, double_vec);
+            sum[k] += wide * wide;
+        }
+    }
+    for (; i < count; i++) total += (double)g[i] * (double)g[i];
+    double_vec joined = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (int e = 0; e < VEC_WIDTH / 2; e++) total += joined[e];
+    return total;
+}
+
+static double last_mark(const float *g, int64_t count, int64_t first) {
+    for (int64_t i = count - 1; i >= 0; i--)
+        if (!isfinite(g[i])) return twi_guard_mark((double)g[i], first + i);
+    return 0;
+}
+
+static void guard_measure(const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    const float *gradient = call->operand[0].data;
+    float *blocks = call->operand[1].data;
+    for (int64_t b = call->begin; b < call->end; b++) {
+        int64_t base;
+        const twi_update_segment part = twi_update_block(call->attrs, b, &base);
+        const double squares = sum_of_squares(gradient + part.begin, part.end - part.begin);
+        blocks[b] = (float)(isfinite(squares)
+                                ? sqrt(squares / TWI_UPDATE_BLOCK)
+                                : last_mark(gradient + part.begin, part.end - part.begin, part.begin - base));
+    }
+}

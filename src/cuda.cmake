@@ -9,7 +9,7 @@ option(TALWEG_NVTX "Mark runs and steps of the CUDA back end for NVIDIA's profil
 # What the back end is made of, also for its emulated twin among the tests.
 file(GLOB TALWEG_CUDA_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
 file(GLOB TALWEG_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
-foreach(name IN ITEMS atomic_file dtype half log memory philox shape status text) # no state among them: a copy of its own does no harm
+foreach(name IN ITEMS atomic_file choices dtype half log memory philox shape status text) # no state among them: a copy of its own does no harm
     list(APPEND TALWEG_CUDA_SOURCES ${PROJECT_SOURCE_DIR}/src/base/${name}.c)
 endforeach()
 set(TALWEG_CUDA_EXPORTS ${PROJECT_SOURCE_DIR}/src/backend/cuda/exports.map)

@@ -32,10 +32,11 @@ typedef struct tw_context_options {
     tw_memory_hook_fn memory_hook; /**< failure injection; NULL: none */
     void *memory_hook_user;
     size_t device_memory_limit;    /**< cap on the memory of a GPU in bytes; 0: none */
-    bool autotune;                 /**< on a GPU: time the first few ways to do a convolution instead of taking the one that the library
-                                        guesses. Another plan may then be chosen from run to run, unless cache_folder keeps the choice */
-    const char *cache_folder;      /**< where choices made for a GPU are kept, so that later programs start faster and on the same plan;
-                                        NULL: the environment variable TALWEG_CACHE_DIR, or nowhere. Copied */
+    bool autotune;                 /**< time the ways to do a step (on a GPU the first few for a convolution) when a program is made, and take the
+                                        fastest instead of the one that the library guesses. Another plan, with other rounding, may then be
+                                        chosen from run to run, unless cache_folder keeps the choice */
+    const char *cache_folder;      /**< where choices are kept that were made for a GPU, or by autotune for a CPU, so that later programs start
+                                        faster and on the same plan; NULL: the environment variable TALWEG_CACHE_DIR, or nowhere. Copied */
 } tw_context_options;
 #define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0, false, NULL}
 

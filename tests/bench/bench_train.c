@@ -277,7 +277,7 @@ static const char usage[] =
     "  --data KIND       resident: ready batches in host memory; u8: random bytes, gathered and normalised by a "
     "loader;\n"
     "                    gather: the same bytes in the device's memory, gathered by the program (default: resident)\n"
-    "  --autotune        on a GPU, time the first few ways to do a convolution\n"
+    "  --autotune        time the ways to do a step, and take the fastest\n"
     "  --explain         print the planned steps first\n"
     "  --help            this text\n"
     "\n"

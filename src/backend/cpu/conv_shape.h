@@ -4,6 +4,7 @@
 
 #include "dense.h"
 #include "backend/attrs.h"
+#include "base/text.h"
 
 /* Row in_y of the input lies under row kernel_y of the kernel at output row out_y where
  * in_y * spread_h == out_y * stride_h + kernel_y * dilation_h - top; columns alike. */
@@ -52,6 +53,14 @@ static inline const char *twi_conv_refuse_layout(const twi_call *call) {
         if (!twi_is_channels_last(&call->operand[i])) return "an operand is not dense with channels innermost";
     }
     return NULL;
+}
+
+/* What the time of a convolution depends on beside its operands. */
+static inline void twi_conv_describe(const twi_call *call, twi_text *text) {
+    const twi_conv2d_attrs *a = call->attrs;
+    twi_text_add(text, " stride %d,%d padding %d,%d,%d,%d dilation %d,%d groups %d", (int)a->stride_h, (int)a->stride_w,
+                 (int)a->pad_top, (int)a->pad_left, (int)a->pad_bottom, (int)a->pad_right, (int)a->dilation_h,
+                 (int)a->dilation_w, (int)a->groups);
 }
 
 #endif

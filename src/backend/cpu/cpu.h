@@ -6,6 +6,7 @@
 #define TWI_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "base/text.h"
 
 /* Instruction sets, each containing the ones before it. TWI_ISA_NONE: no implementation is taken, the specification runs. */
 typedef enum twi_isa { TWI_ISA_NONE = -1, TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_ISA_AVX512 } twi_isa;
@@ -55,6 +56,9 @@ struct twi_cpu_impl {
      * element in index order, into partial[o]; what is left is to bring that sum into call's real output. */
     void (*finish)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
                    void *const partial[TWI_MAX_OPERANDS]);
+    /* Where the attributes of a call decide how fast it is: adds them to a text, by which trials are remembered. The same of all
+     * implementations of a kernel. */
+    void (*describe)(const twi_call *call, twi_text *text);
     /* Optional: samples a chunk should be a multiple of (1: any). */
     int64_t (*multiple)(const twi_call *call, twi_isa isa);
 };

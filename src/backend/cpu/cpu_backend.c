@@ -3,6 +3,8 @@
 #include "ceiling.h"
 #include "cpu_program.h"
 #include "onednn.h"
+#include "trial.h"
+#include "base/choices.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,29 +14,42 @@
 typedef struct cpu_device {
     twi_isa isa;
     twi_onednn *onednn;
+    twi_choices choices; /* of trials */
 } cpu_device;
+
+/* What trials were found on is part of what they hold for. */
+static tw_status open_choices(tw_context *context, cpu_device *cpu) {
+    tw_device_info info = {0};
+    char header[256];
+    twi_cpu_describe_machine(&info);
+    snprintf(header, sizeof header, "talweg cpu choices 1; talweg %s; %s; %s", tw_version(), info.name,
+             context->machine);
+    return twi_choices_open(&cpu->choices, context->memory, &context->log, context->cache_folder, "cpu", header);
+}
+
+static void cpu_close(tw_context *context, void *device) {
+    cpu_device *cpu = device;
+    if (!cpu) return;
+    twi_choices_close(&cpu->choices);
+    twi_onednn_close(cpu->onednn);
+    twi_put(context->memory, cpu);
+}
 
 static tw_status cpu_open(tw_context *context, void **out) {
     *out = NULL;
     cpu_device *cpu;
     TWI_TRY(twi_get(context->memory, &cpu, 1, sizeof *cpu, "cpu device"));
     cpu->isa = twi_cpu_isa();
+    snprintf(context->machine, sizeof context->machine, "%s, %s", twi_cpu_isa_name(cpu->isa), twi_onednn_version());
     tw_status status = twi_onednn_open(&cpu->onednn, context->memory, twi_pool_size(context->pool));
+    if (status == TW_OK && context->autotune) status = open_choices(context, cpu);
     if (status) {
-        twi_put(context->memory, cpu);
+        cpu_close(context, cpu);
         return status;
     }
-    snprintf(context->machine, sizeof context->machine, "%s, %s", twi_cpu_isa_name(cpu->isa), twi_onednn_version());
     twi_log_line(&context->log, TW_LOG_INFO, "cpu: %s, %d threads", context->machine, twi_pool_size(context->pool));
     *out = cpu;
     return TW_OK;
-}
-
-static void cpu_close(tw_context *context, void *device) {
-    cpu_device *cpu = device;
-    if (!cpu) return;
-    twi_onednn_close(cpu->onednn);
-    twi_put(context->memory, cpu);
 }
 
 static tw_status cpu_describe(const tw_context *context, tw_device_info *out) {
@@ -94,15 +109,29 @@ static twi_isa isa_for(const tw_context *context, const twi_call *call) {
     return cpu->isa;
 }
 
-/* Asks the implementations in order of preference, then takes the specification. */
-static tw_status choose_impl(const tw_context *context, twi_cpu_site *site, const twi_call *main,
-                             const twi_call *tail) {
+static tw_status prepare_impl(twi_cpu_site *site, const twi_cpu_impl *impl, const twi_call *main,
+                              const twi_call *tail) {
+    site->impl = impl;
+    return impl->prepare ? impl->prepare(site, main, tail) : TW_OK;
+}
+
+/* Takes what trials found, if it can be prepared; else asks the implementations in order of preference, then takes the
+ * specification. */
+static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     const char *reason = NULL;
     const char *name = site->kernel->name;
+    if (context->autotune) {
+        cpu_device *cpu = context->device;
+        const twi_cpu_impl *tuned;
+        TWI_TRY(twi_cpu_tune(context, &cpu->choices, site, main, tail, &tuned));
+        if (tuned) {
+            tw_status status = prepare_impl(site, tuned, main, tail);
+            if (status != TW_ERROR_UNSUPPORTED) return status;
+        }
+    }
     const twi_cpu_impl *impl = twi_cpu_find_impl(name, main, site->isa, &reason);
     while (impl) {
-        site->impl = impl;
-        tw_status status = impl->prepare ? impl->prepare(site, main, tail) : TW_OK;
+        tw_status status = prepare_impl(site, impl, main, tail);
         if (status != TW_ERROR_UNSUPPORTED) return status;
         twi_log_line(&context->log, TW_LOG_DEBUG, "cpu: %s not by %s: %s", name, impl->name, tw_last_error());
         impl = twi_cpu_find_impl_after(impl, name, main, site->isa, &reason);

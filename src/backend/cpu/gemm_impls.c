@@ -129,8 +129,11 @@ static void conv_backward_weights(const twi_cpu_site *site, const twi_call *call
 
 #define DENSE(kernel_name, prepare_fn, run_fn) \
     { .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense, .prepare = prepare_fn, .run = run_fn }
-#define CONV(kernel_name, prepare_fn, run_fn) \
-    { .kernel = "conv2d." kernel_name, .name = "patches", .refuse = refuse_conv, .prepare = prepare_fn, .run = run_fn }
+#define CONV(kernel_name, prepare_fn, run_fn)                                                             \
+    {                                                                                                     \
+        .kernel = "conv2d." kernel_name, .name = "patches", .refuse = refuse_conv, .prepare = prepare_fn, \
+        .run = run_fn, .describe = twi_conv_describe                                                      \
+    }
 
 const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("forward", NULL, dense_forward),

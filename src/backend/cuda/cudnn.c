@@ -5,7 +5,6 @@
 
 #include "cudnn_plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- failures ---- */
@@ -97,8 +96,7 @@ static tw_status open_with(twi_cuda_dnn **out, twi_cuda_device *device, const ch
                            : share < limit_most     ? share
                                                     : limit_most;
     tw_status status = json ? describe(dnn, json) : open_handle(dnn);
-    if (!status)
-        status = twi_dnn_cache_open(dnn, options->cache_folder ? options->cache_folder : getenv("TALWEG_CACHE_DIR"));
+    if (!status) status = twi_dnn_cache_open(dnn, options->cache_folder);
     if (status) {
         twi_cuda_dnn_close(dnn);
         return status;
@@ -118,7 +116,7 @@ tw_status twi_cuda_dnn_open_described(twi_cuda_dnn **out, twi_cuda_device *devic
 
 void twi_cuda_dnn_close(twi_cuda_dnn *dnn) {
     if (!dnn) return;
-    twi_dnn_cache_close(dnn);
+    twi_choices_close(&dnn->cache);
     if (dnn->properties) (void)cudnnBackendDestroyDescriptor(dnn->properties);
     if (dnn->handle) (void)cudnnDestroy(dnn->handle);
     twi_put(dnn->memory, dnn);

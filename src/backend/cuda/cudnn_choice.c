@@ -109,9 +109,9 @@ static void print_key(char key[KEY_TEXT], const twi_dnn_problem *p) {
 static tw_status choose(twi_cuda_dnn *dnn, twi_dnn_plan *plan, const twi_dnn_problem *problem) {
     char key[KEY_TEXT];
     print_key(key, problem);
-    const twi_dnn_choice *remembered = twi_dnn_cache_find(dnn, key);
-    if (remembered) {
-        tw_status status = make_fitting(dnn, plan, problem, remembered);
+    twi_dnn_choice remembered;
+    if (twi_dnn_cache_find(dnn, key, &remembered)) {
+        tw_status status = make_fitting(dnn, plan, problem, &remembered);
         if (!status || is_fatal(dnn, status)) return status;
     }
     search s = {.dnn = dnn, .plan = plan, .problem = problem, .seconds = INFINITY};

@@ -4,6 +4,7 @@
 #define TWI_CUDA_CUDNN_PLAN_H
 
 #include "backend/attrs.h"
+#include "base/choices.h"
 #include "cudnn.h"
 
 #include <cudnn_graph.h>
@@ -21,20 +22,6 @@ typedef struct twi_dnn_choice {
     } knob[TWI_DNN_KNOBS];
 } twi_dnn_choice;
 
-typedef struct twi_dnn_entry {
-    char *key;
-    twi_dnn_choice choice;
-} twi_dnn_entry;
-
-/* Choices by key, in memory and, if there is a path, in a file. */
-typedef struct twi_dnn_cache {
-    char *path;   /* NULL: in memory only */
-    char *header; /* first line of the file: what all its choices hold for */
-    twi_dnn_entry *entry;
-    int count, capacity;
-    bool changed; /* has what the file has not */
-} twi_dnn_cache;
-
 struct twi_cuda_dnn {
     twi_cuda_device *device;
     twi_memory *memory;
@@ -42,7 +29,7 @@ struct twi_cuda_dnn {
     cudnnBackendDescriptor_t properties; /* of a described device; else NULL */
     size_t workspace_limit;
     bool trial;
-    twi_dnn_cache cache;
+    twi_choices cache; /* choices by problem, as texts */
 };
 
 /* TW_OK, or the status that fits, with cuDNN's own words. */
@@ -123,13 +110,11 @@ tw_status twi_dnn_time(const twi_dnn_plan *plan, const twi_dnn_problem *problem,
 
 /* ---- cudnn_cache.c ---- */
 
-/* What is remembered: in `folder` (NULL: nowhere) for this device and these libraries, from this process or an earlier
- * one. A file that cannot be read, or is damaged, counts as an empty one. */
+/* What is remembered: in `folder` (as in base/choices.h) for this device and these libraries, from this process or an earlier one. */
 tw_status twi_dnn_cache_open(twi_cuda_dnn *dnn, const char *folder);
-const twi_dnn_choice *twi_dnn_cache_find(const twi_cuda_dnn *dnn, const char *key);
+/* false: nothing is remembered under the key, or nothing that could be a choice. */
+bool twi_dnn_cache_find(const twi_cuda_dnn *dnn, const char *key, twi_dnn_choice *out);
 /* Replaces what was remembered under the key. */
 tw_status twi_dnn_cache_put(twi_cuda_dnn *dnn, const char *key, const twi_dnn_choice *choice);
-/* Writes what is new; that this failed is only logged, since the next run merely chooses again. */
-void twi_dnn_cache_close(twi_cuda_dnn *dnn);
 
 #endif

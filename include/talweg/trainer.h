@@ -51,7 +51,8 @@ typedef struct tw_trainer_options {
     tw_optimizer_options optimizer; /**< size may stay 0; kind SGD and no momentum by default. schedule.total 0: all updates of fit */
     double warmup_epochs;           /**< adds to schedule.warmup */
     uint64_t seed;                  /**< order and augmentation; 0: the model's */
-    int workers;                    /**< loader threads */
+    int workers;                    /**< loader threads. 0: the data set goes to the device and programs gather their batches there; one that the
+                                         device has no room for beside the programs is streamed (same numbers; a log line says so) */
     bool no_shuffle;
     bool drop_last;                 /**< leave out a shorter last batch in training */
     bool flip;                      /**< as tw_loader_options */

@@ -2,24 +2,56 @@
  * batches from one is in source.c. */
 #include "resident.h"
 
+/* Of the memory that is free on the device, what stays free: graphs and kernels take some when they are first run. */
+static size_t reserve(size_t device_bytes) {
+    const size_t most = (size_t)64 << 20, share = device_bytes / 32;
+    return share < most ? share : most;
+}
+
 static tw_status copy(tw_resident *resident, int index, const void *host, size_t bytes, const char *what) {
     tw_context *context = resident->context;
     TWI_TRY(context->backend->get(context, &resident->copies[index], bytes, what));
     return context->backend->copy_in(context, resident->copies[index], host, bytes);
 }
 
-static tw_status fill(tw_resident *resident, const void *images, size_t image_bytes, const int32_t *labels) {
-    const twi_backend *backend = resident->context->backend;
-    const size_t index_bytes = (size_t)resident->count * sizeof(int32_t);
-    void *order;
-    TWI_TRY(backend->get(resident->context, &order, index_bytes, "order of a resident set"));
-    resident->order = order;
-    resident->view = (twi_resident_view){.images = images, .labels = labels, .order = order};
+static size_t index_bytes(const tw_resident *resident) { return (size_t)resident->count * sizeof(int32_t); }
+
+static size_t image_bytes(const tw_resident *resident) {
+    const twi_sample_kind *kind = &resident->kind;
+    return (size_t)resident->count * (size_t)kind->channels * (size_t)kind->height * (size_t)kind->width *
+           tw_dtype_size(kind->dtype);
+}
+
+tw_status twi_resident_weigh(const tw_resident *resident, size_t *needs, size_t *left) {
+    tw_context *context = resident->context;
+    const twi_backend *backend = context->backend;
+    *needs = index_bytes(resident);
+    *left = SIZE_MAX;
     if (backend->host_memory) return TW_OK;
-    TWI_TRY(copy(resident, 0, images, image_bytes, "resident samples"));
-    TWI_TRY(copy(resident, 1, labels, index_bytes, "resident labels"));
+    TWI_TRY(twi_add_size(needs, image_bytes(resident), 2 * index_bytes(resident), "resident set"));
+    tw_device_info info = {0};
+    TWI_TRY(backend->describe(context, &info));
+    const size_t kept = reserve(info.memory_bytes);
+    if (info.memory_bytes) *left = info.free_bytes > kept ? info.free_bytes - kept : 0;
+    const tw_memory_stats held = tw_context_get_device_memory(context);
+    const size_t allowed = held.limit > held.bytes ? held.limit - held.bytes : 0;
+    if (held.limit && allowed < *left) *left = allowed;
+    return TW_OK;
+}
+
+tw_status twi_resident_place(tw_resident *resident) {
+    const twi_backend *backend = resident->context->backend;
+    void *order;
+    TWI_TRY(backend->get(resident->context, &order, index_bytes(resident), "order of a resident set"));
+    resident->order = order;
+    resident->view = (twi_resident_view){.images = resident->images, .labels = resident->labels, .order = order};
+    if (backend->host_memory) return TW_OK;
+    TWI_TRY(copy(resident, 0, resident->images, image_bytes(resident), "resident samples"));
+    TWI_TRY(copy(resident, 1, resident->labels, index_bytes(resident), "resident labels"));
     resident->view.images = resident->copies[0];
     resident->view.labels = resident->copies[1];
+    resident->images = NULL; /* from here on the caller's arrays are no longer needed */
+    resident->labels = NULL;
     return TW_OK;
 }
 
@@ -39,9 +71,8 @@ static tw_status check_samples(const twi_shape *shape, tw_dtype dtype) {
     return twi_shape_check(shape, "tw_resident_create: samples");
 }
 
-tw_status tw_resident_create(tw_resident **out, tw_context *context, tw_dtype dtype, const void *images, int64_t count,
-                             int channels, int height, int width, const int32_t *labels) {
-    if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: out is NULL");
+tw_status twi_resident_describe(tw_resident **out, tw_context *context, tw_dtype dtype, const void *images,
+                                int64_t count, int channels, int height, int width, const int32_t *labels) {
     *out = NULL;
     if (!context || !images || !labels)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: %s is NULL",
@@ -55,7 +86,19 @@ tw_status tw_resident_create(tw_resident **out, tw_context *context, tw_dtype dt
     resident->context = context;
     resident->kind = (twi_sample_kind){dtype, channels, height, width};
     resident->count = count;
-    tw_status status = fill(resident, images, (size_t)twi_shape_count(&shape) * tw_dtype_size(dtype), labels);
+    resident->images = images;
+    resident->labels = labels;
+    *out = resident;
+    return TW_OK;
+}
+
+tw_status tw_resident_create(tw_resident **out, tw_context *context, tw_dtype dtype, const void *images, int64_t count,
+                             int channels, int height, int width, const int32_t *labels) {
+    if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: out is NULL");
+    tw_resident *resident;
+    *out = NULL;
+    TWI_TRY(twi_resident_describe(&resident, context, dtype, images, count, channels, height, width, labels));
+    tw_status status = twi_resident_place(resident);
     if (status) {
         tw_resident_destroy(resident);
         return status;

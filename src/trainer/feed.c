@@ -1,11 +1,17 @@
 /* From a data set to programs: whether it fits the model, programs for full batches and a shorter last one, and what
  * brings them their samples. Without loader threads the data set is resident and the programs gather their batches, a
- * chunk at a time, on the threads that run them; otherwise a loader makes batches ahead. The numbers are the same. */
+ * chunk at a time, on the threads that run them; otherwise, and where it does not fit the device's memory, a loader makes
+ * batches ahead. The numbers are the same. */
 #include "trainer.h"
+#include "base/text.h"
 #include "data/order.h"
 #include "program/resident.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* Threads at most that make batches where the options ask for none, and room for the reason. */
+enum { STREAMERS = 8, WHY_TEXT = 900 };
 
 static bool is_image(const tw_value *input) { return tw_value_get_rank(input) == 4; }
 
@@ -64,24 +70,23 @@ static ways ways_of(const twi_feed *feed) {
     return (ways){o->flip, !o->no_shuffle, o->drop_last, o->crop_padding};
 }
 
-static tw_status open_loader(twi_feed *feed, int64_t batch) {
+static tw_status open_loader(twi_feed *feed, int64_t batch, int workers) {
     const tw_trainer *trainer = feed->trainer;
     const ways w = ways_of(feed);
     return tw_loader_create(&feed->loader, feed->dataset,
-                            TW_OPTIONS(loader, .batch = (int)batch, .workers = trainer->options.workers,
-                                       .no_shuffle = !w.shuffled, .drop_last = w.drop_last,
-                                       .seed = trainer->options.seed, .flip = w.flip, .crop_padding = w.crop_padding,
-                                       .normalization = trainer->normalization,
+                            TW_OPTIONS(loader, .batch = (int)batch, .workers = workers, .no_shuffle = !w.shuffled,
+                                       .drop_last = w.drop_last, .seed = trainer->options.seed, .flip = w.flip,
+                                       .crop_padding = w.crop_padding, .normalization = trainer->normalization,
                                        .channels_last = is_image(trainer->input)));
 }
 
-static tw_status open_resident(twi_feed *feed) {
+static tw_status describe_resident(twi_feed *feed) {
     const tw_dataset *d = feed->dataset;
     TWI_TRY(twi_get(feed->trainer->memory, &feed->order, (size_t)tw_dataset_count(d), sizeof *feed->order,
                     "order of an epoch"));
-    return tw_resident_create(&feed->resident, tw_model_get_context(feed->trainer->model), tw_dataset_get_dtype(d),
-                              tw_dataset_get_images(d), tw_dataset_count(d), tw_dataset_get_channels(d),
-                              tw_dataset_get_height(d), tw_dataset_get_width(d), tw_dataset_get_labels(d));
+    return twi_resident_describe(&feed->resident, tw_model_get_context(feed->trainer->model), tw_dataset_get_dtype(d),
+                                 tw_dataset_get_images(d), tw_dataset_count(d), tw_dataset_get_channels(d),
+                                 tw_dataset_get_height(d), tw_dataset_get_width(d), tw_dataset_get_labels(d));
 }
 
 /* The larger program first: the arena it needs then holds for the other. */
@@ -99,36 +104,108 @@ static tw_status hold_programs(twi_feed *feed, int64_t batch) {
     return rest ? twi_trainer_hold(trainer, feed->use, rest, source, &feed->short_last) : TW_OK;
 }
 
-static tw_status open_feed(twi_feed *feed) {
+static int64_t full_batch(const twi_feed *feed) {
     const tw_trainer_options *o = &feed->trainer->options;
-    const int64_t batch = feed->use == TWI_USE_TRAIN ? o->batch : o->evaluation_batch,
-                  count = tw_dataset_count(feed->dataset);
+    return feed->use == TWI_USE_TRAIN ? o->batch : o->evaluation_batch;
+}
+
+static tw_status prepare(twi_feed *feed) {
+    const tw_trainer_options *o = &feed->trainer->options;
+    const int64_t batch = full_batch(feed), count = tw_dataset_count(feed->dataset);
     feed->samples = ways_of(feed).drop_last ? count - count % batch : count;
     if (!feed->samples)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "drop_last leaves no batch: batch is %lld, the data set has %lld samples",
                         (long long)batch, (long long)count);
-    TWI_TRY(o->workers ? open_loader(feed, batch) : open_resident(feed));
-    TWI_TRY(hold_programs(feed, batch));
-    twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_DEBUG, "feed: %lld samples, %s, %d threads",
-                 (long long)count, feed->resident ? "resident, gathered by the program" : "batches made by a loader",
-                 feed->resident ? tw_context_get_threads(tw_model_get_context(feed->trainer->model)) : o->workers);
-    return TW_OK;
+    TWI_TRY(o->workers ? open_loader(feed, batch, o->workers) : describe_resident(feed));
+    return hold_programs(feed, batch);
 }
 
-tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
+static void let_go(twi_feed *feed) {
+    twi_trainer_let_go(feed->trainer, feed->full);
+    twi_trainer_let_go(feed->trainer, feed->short_last);
+    feed->full = feed->short_last = NULL;
+    tw_loader_destroy(feed->loader);
+    feed->loader = NULL;
+    tw_resident_destroy(feed->resident);
+    feed->resident = NULL;
+    twi_put(feed->trainer->memory, feed->order);
+    feed->order = NULL;
+}
+
+/* Programs that are fed, and threads that make their batches: those of the context, which have nothing to do while a
+ * device works. */
+static tw_status stream_instead(twi_feed *feed, const char *why) {
+    tw_context *context = tw_model_get_context(feed->trainer->model);
+    const int threads = tw_context_get_threads(context), workers = threads < STREAMERS ? threads : STREAMERS;
+    twi_log_line(&context->log, TW_LOG_INFO, "feed: the batches of %lld samples are streamed to the device, because %s",
+                 (long long)tw_dataset_count(feed->dataset), why);
+    let_go(feed);
+    twi_trainer_forget(feed->trainer, feed->use);
+    TWI_TRY(open_loader(feed, full_batch(feed), workers));
+    return hold_programs(feed, full_batch(feed));
+}
+
+/* What the slots of programs that are fed would take: images in f32 and labels, of a batch and of the last one. */
+static size_t slot_bytes(const twi_feed *feed) {
+    const int64_t batch = full_batch(feed), rest = feed->samples % batch;
+    const int64_t samples = (feed->samples >= batch ? batch : 0) + rest;
+    const int64_t sample = twi_shape_count_from(&feed->trainer->input->shape, 1) + 1;
+    return (size_t)(TWI_SLOTS * samples * sample) * sizeof(float);
+}
+
+size_t twi_feed_least(const twi_feed *feed) {
+    size_t needs, left;
+    if (!feed->resident || twi_resident_weigh(feed->resident, &needs, &left)) return 0;
+    const size_t slots = slot_bytes(feed);
+    return needs < slots ? needs : slots;
+}
+
+static tw_status place(twi_feed *feed, size_t spare) {
+    tw_context *context = tw_model_get_context(feed->trainer->model);
+    char why[WHY_TEXT], wanted[TWI_QUANTITY_TEXT], room[TWI_QUANTITY_TEXT];
+    size_t needs, left;
+    if (feed->loader) return TW_OK;
+    TWI_TRY(twi_resident_weigh(feed->resident, &needs, &left));
+    if (context->backend->host_memory || needs <= slot_bytes(feed)) return twi_resident_place(feed->resident);
+    if (needs > left || left - needs < spare) {
+        snprintf(why, sizeof why, "resident they take %s, and %s are left beside the programs",
+                 twi_quantity((double)needs, "B", wanted), twi_quantity((double)left, "B", room));
+        return stream_instead(feed, why);
+    }
+    tw_status status = twi_resident_place(feed->resident);
+    if (status != TW_ERROR_OUT_OF_MEMORY) return status;
+    snprintf(why, sizeof why, "%s", tw_last_error());
+    tw_clear_error();
+    return stream_instead(feed, why);
+}
+
+tw_status twi_feed_prepare(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
     *feed = (twi_feed){.trainer = trainer, .dataset = dataset, .use = use};
-    tw_status status = open_feed(feed);
+    tw_status status = prepare(feed);
     if (status) twi_feed_close(feed);
     return status;
 }
 
+tw_status twi_feed_place(twi_feed *feed, size_t spare) {
+    tw_context *context = tw_model_get_context(feed->trainer->model);
+    tw_status status = place(feed, spare);
+    if (status) {
+        twi_feed_close(feed);
+        return status;
+    }
+    twi_log_line(&context->log, TW_LOG_DEBUG, "feed: %lld samples, %s", (long long)tw_dataset_count(feed->dataset),
+                 feed->resident ? "resident, gathered by the program" : "batches made by a loader");
+    return TW_OK;
+}
+
+tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
+    TWI_TRY(twi_feed_prepare(feed, trainer, use, dataset));
+    return twi_feed_place(feed, 0);
+}
+
 void twi_feed_close(twi_feed *feed) {
     if (!feed->trainer) return;
-    twi_trainer_let_go(feed->trainer, feed->full);
-    twi_trainer_let_go(feed->trainer, feed->short_last);
-    tw_loader_destroy(feed->loader);
-    tw_resident_destroy(feed->resident);
-    twi_put(feed->trainer->memory, feed->order);
+    let_go(feed);
     *feed = (twi_feed){0};
 }
 

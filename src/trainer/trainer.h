@@ -123,7 +123,13 @@ typedef struct twi_fed {
 tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled, const char *what);
 /* Batches an epoch of training. */
 int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dataset);
-/* Takes all memory that going through the data set needs. On failure the feed is closed. */
+/* Takes all memory that going through the data set needs: prepare the programs', place the samples'. A set that does not fit
+ * the device beside what is there, and `spare` bytes, is streamed instead, which is logged. On failure the feed is closed. */
+tw_status twi_feed_prepare(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
+tw_status twi_feed_place(twi_feed *feed, size_t spare);
+/* Bytes of the device that placing a feed will take at least; 0 where it is not known. */
+size_t twi_feed_least(const twi_feed *feed);
+/* Both at once. */
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
 /* Begins an epoch at a batch, both from 0. */
 tw_status twi_feed_start(twi_feed *feed, int64_t epoch, int64_t first_batch);

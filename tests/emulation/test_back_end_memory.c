@@ -126,6 +126,73 @@ static void any_cap_is_a_status(void **state) {
     }
 }
 
+/* ---- a data set that there turns out to be no room for ---- */
+
+static void note_streaming(void *user, tw_log_level level, const char *message) {
+    (void)level;
+    if (strstr(message, "streamed")) snprintf(user, 1024, "%s", message);
+}
+
+/* A set larger than the slots of its programs. */
+static tw_dataset *long_set(tw_context *context) {
+    enum { COUNT = 100 };
+    static uint8_t images[COUNT * TASK_PIXELS];
+    int32_t labels[COUNT];
+    tw_dataset *set;
+    task_images(images, COUNT);
+    task_labels(labels, COUNT);
+    CHECK_OK(
+        tw_dataset_create_from(&set, context, TW_U8, images, COUNT, TASK_CHANNELS, TASK_SIDE, TASK_SIDE, labels, NULL));
+    return set;
+}
+
+/* Fits with the k-th allocation of device memory refused (0: none); *refused says whether there was one. */
+static tw_status fit_refused(uint64_t k, task_state *outcome, char line[1024], bool *refused) {
+    tw_trainer_options options = task_options();
+    tw_context *context;
+    task t = {0};
+    options.epochs = 1;
+    line[0] = '\0';
+    CHECK_OK(tw_context_create(
+        &context, check_device(),
+        TW_OPTIONS(context, .threads = 1, .log = note_streaming, .log_user = line, .log_level = TW_LOG_INFO)));
+    CHECK_OK(task_make(&t, context, &options));
+    tw_dataset *set = long_set(context);
+    emu_fail_call(k, "cudaMalloc");
+    tw_status status = tw_trainer_fit(t.trainer, set, NULL);
+    *refused = emu_failed_call() != NULL;
+    emu_fail_call(0, NULL);
+    *outcome = task_outcome(&t);
+    tw_dataset_destroy(set);
+    close_all(&t);
+    return status;
+}
+
+/* Order, samples and labels may each be refused, whatever the device said of its memory: the batches are streamed. */
+static void a_set_that_is_refused_is_streamed(void **state) {
+    (void)state;
+    task_state expected, outcome;
+    char line[1024];
+    bool refused = true;
+    int streamed = 0;
+    CHECK_OK(fit_refused(0, &expected, line, &refused));
+    assert_string_equal(line, "");
+    for (uint64_t k = 1; k == 1 || refused; k++) {
+        tw_status status = fit_refused(k, &outcome, line, &refused);
+        if (line[0]) {
+            CHECK_OK(status);
+            assert_non_null(strstr(line, "resident"));
+            assert_non_null(strstr(line, "out of device memory"));
+            streamed++;
+        } else
+            assert_int_equal(status, refused ? TW_ERROR_OUT_OF_MEMORY : TW_OK);
+        if (status == TW_OK) assert_true(task_same(&outcome, &expected));
+        free(outcome.bytes);
+    }
+    assert_int_equal(streamed, 3);
+    free(expected.bytes);
+}
+
 /* ---- a lost device ---- */
 
 #define CHECK_LOST(call) CHECK_FAILS(call, TW_ERROR_DEVICE, "the device was lost (")
@@ -181,6 +248,7 @@ int main(void) {
         cmocka_unit_test(memory_is_what_was_planned),
         cmocka_unit_test(too_little_is_told_and_a_smaller_batch_fits),
         cmocka_unit_test(any_cap_is_a_status),
+        cmocka_unit_test(a_set_that_is_refused_is_streamed),
         cmocka_unit_test(a_lost_device_says_so_in_every_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,7 +95,7 @@ tw_status hand_choose(hand *h) {
     shape_call(h, step, segment->chunk, &main);
     shape_call(h, step, segment->samples % segment->chunk, &tail);
     return twi_backend_cpu.choose(h->context, step->kernel, &main, tail.operand[0].shape.dim[0] ? &tail : NULL,
-                                  &step->choice);
+                                  SIZE_MAX, &step->choice);
 }
 
 tw_status hand_bind(hand *h) {

@@ -34,11 +34,12 @@ typedef struct tw_source_options {
 } tw_source_options;
 #define TW_SOURCE_OPTIONS_INIT {sizeof(tw_source_options), NULL, NULL, NULL, false, 0, 0, {0, {0}, {0}}}
 
-/** What a training program computes again in its backward instead of keeping it. */
+/** What a training program computes again in its backward instead of keeping it. Not a bit of what it learns depends on it: steps that are done
+ *  again are the same steps, and running statistics move once. */
 typedef enum tw_recompute {
-    TW_RECOMPUTE_OFF = 0,
-    TW_RECOMPUTE_BLOCKS = 1, /**< keeps the borders of blocks only: the least memory */
-    TW_RECOMPUTE_AUTO = 2    /**< as little as keeps the memory limit */
+    TW_RECOMPUTE_AUTO = 0,  /**< as little as keeps the memory limit; nothing where there is none */
+    TW_RECOMPUTE_OFF = 1,   /**< nothing, whatever the limit */
+    TW_RECOMPUTE_BLOCKS = 2 /**< keeps the borders of blocks only: the least memory */
 } tw_recompute;
 
 typedef struct tw_program_options {
@@ -61,12 +62,13 @@ typedef struct tw_program_options {
     const tw_loss_scaling *loss_scaling;   /**< NULL: the defaults where the precision is F16, none elsewhere; given: in every precision */
     tw_non_finite on_non_finite;           /**< STOP or SKIP */
     tw_recompute recompute;
-    size_t memory_limit;                   /**< bytes that the program may take of the device, with the store; 0: no limit */
+    size_t memory_limit;                   /**< bytes that the program may take of the device, with parameters, gradients and optimizer: kept by
+                                                smaller workspaces, then by recomputation; 0: no limit */
     bool plan_only;                        /**< takes no memory of the device: for tw_program_get_stats and tw_program_dump; it cannot run */
 } tw_program_options;
 #define TW_PROGRAM_OPTIONS_INIT \
     {sizeof(tw_program_options), false, NULL, 0, NULL, 0, NULL, 0, NULL, false, false, false, NULL, \
-     TW_PRECISION_F32, NULL, 0, NULL, TW_NON_FINITE_STOP, TW_RECOMPUTE_OFF, 0, false}
+     TW_PRECISION_F32, NULL, 0, NULL, TW_NON_FINITE_STOP, TW_RECOMPUTE_AUTO, 0, false}
 
 /** Compiles the model's graph for `batch` samples. The model must be built and outlive the program. All memory is taken here: a run
  *  allocates nothing. Programs of a model share parameters, the state of optimizers of a kind, and one arena: feeding or running one discards the inputs
@@ -143,6 +145,10 @@ typedef struct tw_program_stats {
     int steps, segments;
     double flops;            /**< a run */
     double bytes;            /**< read and written by a run */
+    int64_t recomputed_steps; /**< of the steps, those that do once more what a step of the forward did */
+    double recomputed_flops, recomputed_bytes; /**< of a run's, theirs */
+    double recomputed_work;  /**< estimated time they add, as a share of the plan without them */
+    size_t workspace_limit;  /**< that the memory limit set to single workspaces; 0: none */
 } tw_program_stats;
 
 /** Planned memory and work of a run. */

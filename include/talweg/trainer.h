@@ -84,7 +84,7 @@ typedef struct tw_trainer_options {
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \
     {sizeof(tw_trainer_options), 0, 0, TW_OPTIMIZER_OPTIONS_INIT, 0, 0, 0, false, false, false, 0, {0, {0}, {0}}, false, 0, 0, 0, NULL, NULL, NULL, 0, NULL, 0, false, \
-     TW_PRECISION_F32, NULL, 0, {0, 0, 0, 0, 0, 0, 0}, TW_NON_FINITE_STOP, 0, TW_RECOMPUTE_OFF, 0, TW_OUT_OF_MEMORY_STOP}
+     TW_PRECISION_F32, NULL, 0, {0, 0, 0, 0, 0, 0, 0}, TW_NON_FINITE_STOP, 0, TW_RECOMPUTE_AUTO, 0, TW_OUT_OF_MEMORY_STOP}
 
 /** A trainer for a built model (borrowed). Adds labels, loss and measures to the model's graph under "trainer.", once for all trainers of
  *  the model. Samples go into the model's first input: into an image [N,C,H,W] of that very shape, into any other as many numbers, in

@@ -52,8 +52,10 @@ typedef struct twi_backend {
     tw_status (*wait)(tw_context *context, int mark);
 
     /* Picks an implementation of a step for chunks of `main` samples and, if not NULL, one shorter chunk `tail`. The calls hold
-     * shapes, no data. Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is none. */
-    tw_status (*choose)(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail, twi_choice *out);
+     * shapes, no data. Where it can pick, it picks one whose workspace is at most workspace_limit (SIZE_MAX: its own measure of what is
+     * worth it). Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is none. */
+    tw_status (*choose)(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail, size_t workspace_limit,
+                        twi_choice *out);
     void (*release)(tw_context *context, twi_choice *choice);
     /* Of a chunked back end: preferred multiple of samples a chunk for a kernel on such shapes (1: any). */
     int64_t (*chunk_multiple)(tw_context *context, const twi_kernel *kernel, const twi_call *call);

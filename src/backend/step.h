@@ -215,7 +215,7 @@ typedef struct twi_buffer_plan {
 typedef struct twi_choice {
     const char *implementation; /* borrowed, for dumps */
     void *state;                /* the back end's own, released by backend->release */
-    size_t shared_bytes;        /* workspace that lives through the whole run, e.g. reordered weights */
+    size_t shared_bytes;        /* workspace that lives through the whole run (plan.brief_shared: its segment), e.g. reordered weights */
     size_t worker_bytes;        /* scratch per worker */
     size_t partial_bytes[TWI_MAX_OPERANDS]; /* summed outputs: one group's part in the implementation's own layout */
 } twi_choice;
@@ -260,6 +260,7 @@ typedef struct twi_plan {
     twi_segment *segment;
     int segment_count;
     int update_segment;  /* the first of the update; segment_count: none */
+    bool brief_shared;   /* shared workspaces hold during their segment alone: they are filled anew in every run, before it */
     size_t arena_bytes;  /* activations, shared workspaces, partial sums */
     size_t worker_bytes; /* local buffers (at offset 0) and scratch (from scratch_offset) of one worker */
     size_t scratch_offset;

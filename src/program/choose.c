@@ -13,18 +13,20 @@ static tw_status check_workspace(const twi_step *step) {
     return TW_OK;
 }
 
-tw_status twi_pass_choose(tw_program *program) {
+tw_status twi_choose_step(tw_program *program, twi_step *step) {
     tw_context *context = twi_program_context(program);
-    for (int i = 0; i < program->step_count; i++) {
-        twi_step *step = &program->step[i];
-        const twi_segment *segment = &program->segment[step->segment];
-        twi_call main, tail;
-        twi_program_call(program, step, segment->chunk, &main);
-        int64_t rest = segment->samples % segment->chunk;
-        if (rest) twi_program_call(program, step, rest, &tail);
-        tw_status status = context->backend->choose(context, step->kernel, &main, rest ? &tail : NULL, &step->choice);
-        if (status == TW_OK) status = check_workspace(step);
-        if (status) return twi_fail_within(status, "'%s'", step->label);
-    }
+    const twi_segment *segment = &program->segment[step->segment];
+    twi_call main, tail;
+    twi_program_call(program, step, segment->chunk, &main);
+    int64_t rest = segment->samples % segment->chunk;
+    if (rest) twi_program_call(program, step, rest, &tail);
+    tw_status status = context->backend->choose(context, step->kernel, &main, rest ? &tail : NULL,
+                                                program->workspace_limit, &step->choice);
+    if (status == TW_OK) status = check_workspace(step);
+    return status ? twi_fail_within(status, "'%s'", step->label) : TW_OK;
+}
+
+tw_status twi_pass_choose(tw_program *program) {
+    for (int i = 0; i < program->step_count; i++) TWI_TRY(twi_choose_step(program, &program->step[i]));
     return TW_OK;
 }

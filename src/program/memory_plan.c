@@ -146,7 +146,7 @@ static void add_block(planner *p, size_t bytes, int first, int last, size_t *hom
     p->count++;
 }
 
-/* Arena: planned buffers, shared workspaces (whole run), partial sums (their segment). */
+/* Arena: planned buffers, shared workspaces (whole run, or their segment), partial sums (their segment). */
 static tw_status plan_arena(planner *p) {
     tw_program *program = p->program;
     for (int i = 0; i < program->buffer_count; i++) { /* a buffer written in place lengthens its owner's life */
@@ -165,7 +165,9 @@ static tw_status plan_arena(planner *p) {
     for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
         const twi_segment *segment = &program->segment[step->segment];
-        add_block(p, step->choice.shared_bytes, 0, program->segment_count, &step->shared_offset);
+        const bool brief = twi_program_saves_workspace(program);
+        add_block(p, step->choice.shared_bytes, brief ? step->segment : 0,
+                  brief ? step->segment : program->segment_count, &step->shared_offset);
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0 || step->kernel->operand[o].reach != TWI_SUMMED) continue;
             size_t own = step->choice.partial_bytes[o],

@@ -55,6 +55,7 @@ tw_status twi_pass_prepare(tw_program *program) {
     plan->segment_count = program->segment_count;
     plan->segment = program->segment;
     plan->update_segment = program->update_segment;
+    plan->brief_shared = twi_program_saves_workspace(program);
     plan->arena_bytes = program->arena_bytes;
     plan->worker_bytes = program->worker_bytes;
     plan->scratch_offset = program->scratch_offset;

@@ -16,8 +16,6 @@ static tw_status check_value(const tw_model *model, const tw_value *value, const
 static tw_status check_unsupported(const tw_program_options *options) {
     if (options->precision != TW_PRECISION_F32 || options->precision_rule_count)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: programs compute in f32 only");
-    if (options->recompute != TW_RECOMPUTE_OFF || options->memory_limit)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: nothing is recomputed, and no memory limit kept");
     return TW_OK;
 }
 
@@ -25,6 +23,9 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_program_create: build the model first (tw_model_build)");
     TWI_TRY(twi_graph_status(&model->graph));
     TWI_TRY(check_unsupported(options));
+    if ((unsigned)options->recompute > TW_RECOMPUTE_BLOCKS)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: recompute is %d, none of TW_RECOMPUTE_...",
+                        (int)options->recompute);
     if (batch < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: batch %lld is below 1", (long long)batch);
     if (options->loss_count < 0 || options->output_count < 0 || options->gradient_count < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: a count is negative");
@@ -126,11 +127,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(record(program, TW_PASS_LAYOUT));
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
     TWI_TRY(record(program, TW_PASS_FUSE));
-    TWI_TRY(twi_pass_schedule(program));
-    TWI_TRY(record(program, TW_PASS_SCHEDULE));
-    TWI_TRY(twi_pass_choose(program));
-    TWI_TRY(record(program, TW_PASS_CHOOSE));
-    TWI_TRY(twi_pass_memory_plan(program));
+    TWI_TRY(twi_program_plan(program, options));
     if (twi_program_only_plans(program)) return TW_OK;
     TWI_TRY(get_staging(program));
     TWI_TRY(twi_program_plan_row(program, options));
@@ -191,6 +188,7 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
     program->fuse = !chosen.no_fusion;
     program->record = chosen.record_passes;
     program->plan_only = chosen.plan_only;
+    program->workspace_limit = TWI_NO_LIMIT;
     if (chosen.optimizer) program->moments = twi_optimizer_moments(chosen.optimizer);
     status = start(program, &chosen, streamed);
     program->next = model->programs;
@@ -254,20 +252,18 @@ static bool brings_input(const tw_program *program, const twi_step *step) {
 
 uint64_t tw_program_get_plan_hash(const tw_program *program) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    int before = -1; /* segment of the step before */
     if (!program) return 0;
     for (int i = 0; i < program->step_count; i++) {
         const twi_step *step = &program->step[i];
         if (step->kernel->nondeterministic) return 0;
-        if (brings_input(program, step)) continue;
+        if (brings_input(program, step) || step->again) continue; /* what is done again has the same bits */
         mix_text(&hash, step->kernel->name);
         mix_text(&hash, step->choice.implementation);
         for (int o = 0; o < step->kernel->operand_count; o++)
             mix_text(&hash, step->operand[o] < 0 ? "" : program->buffer[step->operand[o]].name);
         const twi_segment *segment = &program->segment[step->segment];
-        const int64_t cut[] = {step->segment != before, segment->samples, segment->chunk, segment->groups};
+        const int64_t cut[] = {segment->samples, segment->chunk, segment->groups};
         mix(&hash, cut, sizeof cut);
-        before = step->segment;
     }
     return hash;
 }
@@ -287,6 +283,11 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     stats.state_bytes = (size_t)program->moments.count * learned;
     stats.steps = program->step_count;
     stats.segments = program->segment_count;
+    stats.recomputed_steps = program->recomputed.steps;
+    stats.recomputed_flops = program->recomputed.flops;
+    stats.recomputed_bytes = program->recomputed.bytes;
+    stats.recomputed_work = program->recomputed.work;
+    stats.workspace_limit = twi_program_saves_workspace(program) ? program->workspace_limit : 0;
     for (int i = 0; i < program->step_count; i++) {
         twi_call call;
         twi_program_call(program, &program->step[i], 0, &call);

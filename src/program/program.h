@@ -1,5 +1,5 @@
 /* A program under construction and finished. Passes in order, one file each: lower, layout, fuse, schedule, choose,
- * memory_plan, prepare; then run. Buffers are in single-assignment form: each is written by one step. */
+ * memory_plan, prepare; then run. The three in the middle are made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
 
@@ -46,10 +46,21 @@ typedef struct twi_step {
     const char *label;
     uint8_t part; /* twi_part */
     twi_ref operand[TWI_MAX_OPERANDS];
+    bool again;    /* does once more what a forward step did: recompute.c */
+    int64_t chunk; /* schedule pass: of its segment, as are the groups; 0: not cut yet */
+    int groups;
     int segment;
     twi_choice choice;
     size_t shared_offset, partial_offset[TWI_MAX_OPERANDS];
 } twi_step;
+
+#define TWI_NO_LIMIT SIZE_MAX
+
+/* What a plan does once more to save memory. */
+typedef struct twi_recomputed {
+    int steps;
+    double flops, bytes, work; /* work: its share of what the plan without it does */
+} twi_recomputed;
 
 /* What the samples of a resident set are like. */
 typedef struct twi_sample_kind {
@@ -97,6 +108,8 @@ struct tw_program {
     void *pixel_numbers;      /* device memory: what its normalisation means, by twi_pixel_fill */
     void *blocks;             /* attribute structs made by lowering: see twi_program_block */
     double fused_bytes;       /* saved by fusion */
+    size_t workspace_limit;   /* bytes that an implementation's workspace should not exceed; TWI_NO_LIMIT */
+    twi_recomputed recomputed;
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
@@ -119,6 +132,10 @@ static inline tw_context *twi_program_context(const tw_program *program) { retur
 /* Takes no memory of the device, because it or its context is only to plan. */
 static inline bool twi_program_only_plans(const tw_program *program) {
     return program->plan_only || program->model->context->plans_only;
+}
+/* A plan made under a limit of workspace also gives shared workspaces up as soon as it can. */
+static inline bool twi_program_saves_workspace(const tw_program *program) {
+    return program->workspace_limit != TWI_NO_LIMIT;
 }
 tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, int *index);
 /* Appends a step; operands as many as the kernel has. */
@@ -146,8 +163,20 @@ tw_status twi_pass_lower(tw_program *program, const tw_program_options *options)
 tw_status twi_pass_layout(tw_program *program);
 tw_status twi_pass_fuse(tw_program *program);
 tw_status twi_pass_schedule(tw_program *program);
+/* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
+tw_status twi_schedule_segments(tw_program *program);
 tw_status twi_pass_choose(tw_program *program);
+tw_status twi_choose_step(tw_program *program, twi_step *step);
 tw_status twi_pass_memory_plan(tw_program *program);
+/* budget.c: the passes from schedule to memory_plan, more than once where a limit of memory asks for it. Errors: OUT_OF_MEMORY, which
+ * names the least that it can be planned with. */
+tw_status twi_program_plan(tw_program *program, const tw_program_options *options);
+/* Bytes of the device that the program takes, with the store, the arena and the scratch of its model as they will be. */
+size_t twi_program_bytes(const tw_program *program);
+typedef struct twi_store_need {
+    size_t parameters, gradients, state; /* bytes; buffers and their shadows count as parameters, sums as gradients */
+} twi_store_need;
+twi_store_need twi_program_store_need(const tw_program *program);
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);

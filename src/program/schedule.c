@@ -11,7 +11,7 @@ enum {
     GROUPS_MIN = 2,                  /* however large the sums */
     CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
     CHUNK_SAMPLES_MIN = 8,           /* but small samples not finer than this */
-    PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step */
+    PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step, where no limit of workspace is lower */
 };
 
 /* Does a later step of the same part read what this step writes? */
@@ -53,6 +53,7 @@ static bool joins(const tw_program *program, int first, int at) {
     const twi_step *step = &program->step[at];
     const twi_step *head = &program->step[first];
     if (step->kernel->split != head->kernel->split || step->kernel->split == TWI_BY_RANGE) return false;
+    if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
     if (step->kernel->split == TWI_AT_ONCE) return true;
     if (!twi_program_context(program)->backend->chunked) return false;
@@ -116,15 +117,33 @@ static int64_t chunk_size(const demands *d) {
 }
 
 /* As many groups as there may be workers, unless their partial sums would take too much memory. */
-static int group_count(const demands *d, int64_t chunk) {
+static int group_count(const demands *d, int64_t chunk, size_t workspace_limit) {
+    const bool limited = workspace_limit < PARTIAL_BYTES;
+    const size_t most = limited ? workspace_limit : PARTIAL_BYTES;
+    const int64_t least = limited ? 1 : GROUPS_MIN;
     int64_t groups = smaller((d->samples + chunk - 1) / chunk, GROUPS_MAX);
-    if (d->partial > PARTIAL_BYTES / GROUPS_MAX) {
-        int64_t affordable = (int64_t)(PARTIAL_BYTES / d->partial);
-        groups = smaller(groups, affordable > GROUPS_MIN ? affordable : GROUPS_MIN);
+    if (d->partial > most / GROUPS_MAX) {
+        int64_t affordable = (int64_t)(most / d->partial);
+        groups = smaller(groups, affordable > least ? affordable : least);
     }
     return (int)groups;
 }
 
+/* Cuts a segment's batch into chunks and groups, and notes them with its steps. */
+static void cut(tw_program *program, twi_segment *segment) {
+    const bool chunked = twi_program_context(program)->backend->chunked;
+    if (segment->split == TWI_BY_SAMPLE && chunked) {
+        const demands d = ask_steps(program, segment);
+        segment->chunk = chunk_size(&d);
+        segment->groups = group_count(&d, segment->chunk, program->workspace_limit);
+    }
+    for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++) {
+        program->step[k].chunk = segment->chunk;
+        program->step[k].groups = segment->groups;
+    }
+}
+
+/* Steps that have been cut before stay as they were. */
 static void add_segment(tw_program *program, int first, int end) {
     twi_segment *segment = &program->segment[program->segment_count];
     *segment = (twi_segment){.first_step = first,
@@ -136,20 +155,21 @@ static void add_segment(tw_program *program, int first, int end) {
     if (segment->split == TWI_BY_SAMPLE) {
         const int64_t samples = twi_program_step_samples(program, &program->step[first]);
         segment->samples = segment->chunk = samples > 0 ? samples : 1;
-        if (twi_program_context(program)->backend->chunked) {
-            const demands d = ask_steps(program, segment);
-            segment->chunk = chunk_size(&d);
-            segment->groups = group_count(&d, segment->chunk);
-        }
+    }
+    if (program->step[first].chunk) {
+        segment->chunk = program->step[first].chunk;
+        segment->groups = program->step[first].groups;
+    } else {
+        cut(program, segment);
     }
     for (int k = first; k < end; k++) program->step[k].segment = program->segment_count;
     program->segment_count++;
 }
 
-tw_status twi_pass_schedule(tw_program *program) {
-    TWI_TRY(sink_ranged(program));
-    TWI_TRY(twi_get(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
-                    sizeof *program->segment, "segments"));
+tw_status twi_schedule_segments(tw_program *program) {
+    TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
+                     sizeof *program->segment, "segments"));
+    program->segment_count = 0;
     program->update_segment = -1;
     for (int first = 0, end; first < program->step_count; first = end) {
         for (end = first + 1; end < program->step_count && joins(program, first, end); end++) continue;
@@ -159,4 +179,9 @@ tw_status twi_pass_schedule(tw_program *program) {
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;
     return TW_OK;
+}
+
+tw_status twi_pass_schedule(tw_program *program) {
+    TWI_TRY(sink_ranged(program));
+    return twi_schedule_segments(program);
 }

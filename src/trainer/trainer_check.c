@@ -34,7 +34,7 @@ static tw_status check_unsupported(const tw_trainer_options *o) {
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: training is in f32 only");
     if (o->on_non_finite != TW_NON_FINITE_STOP)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: on_non_finite can only be TW_NON_FINITE_STOP");
-    if (o->recompute != TW_RECOMPUTE_OFF || o->memory_limit || o->on_out_of_memory != TW_OUT_OF_MEMORY_STOP)
+    if (o->recompute != TW_RECOMPUTE_AUTO || o->memory_limit || o->on_out_of_memory != TW_OUT_OF_MEMORY_STOP)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: nothing is recomputed, and no memory limit kept");
     return TW_OK;
 }

@@ -150,7 +150,8 @@ static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_
 }
 
 static tw_status cpu_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
-                            twi_choice *out) {
+                            size_t workspace_limit, twi_choice *out) {
+    (void)workspace_limit; /* no two implementations of a kernel differ in workspace alone */
     *out = (twi_choice){0};
     const cpu_device *cpu = context->device;
     twi_cpu_site *site;

@@ -102,7 +102,7 @@ static tw_status check_step(const binding *b, const twi_step_plan *plan, const t
 static tw_status count_segment(binding *b, int index) {
     const twi_segment *segment = &b->plan->segment[index];
     TWI_TRY(check_segment(b->plan, index));
-    b->phases += 3; /* at most: its steps, their sums, their layouts */
+    b->phases += 4; /* at most: what its steps begin with, its steps, their sums, their layouts */
     for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
         const twi_step_plan *plan = &b->plan->step[s];
         TWI_TRY(check_step(b, plan, segment));
@@ -266,6 +266,14 @@ static void add_range_phase(binding *b, twi_cpu_segment *segment) {
     parts->alone = parts->alone || segment->nanoseconds < SHARED_NANOSECONDS;
 }
 
+/* Workspaces that last for their segment alone are filled before it, whatever the run before left. */
+static void add_begin_phase(binding *b, const twi_cpu_segment *segment) {
+    int first = b->begins, count = 0;
+    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++)
+        count += is_begun(&b->plan->step[s]);
+    if (count && b->plan->brief_shared) add_phase(b, segment, twi_cpu_run_begin, first, count);
+}
+
 static void bind_segment(binding *b, int index) {
     const twi_segment *plan = &b->plan->segment[index];
     twi_cpu_segment *segment = &b->program->segment[index];
@@ -273,6 +281,7 @@ static void bind_segment(binding *b, int index) {
     segment->step_count = plan->step_count;
     segment->first_phase = b->phases;
     int first_finish = b->finishes;
+    add_begin_phase(b, segment);
     for (int s = plan->first_step; s < plan->first_step + plan->step_count; s++) bind_step(b, s, plan, segment);
     if (plan->split == TWI_BY_SAMPLE) {
         segment->samples = plan->samples;
@@ -296,7 +305,7 @@ static tw_status bind(binding *b, unsigned char *scratch) {
     TWI_TRY(allocate(b));
     for (int w = 0; w < program->workers; w++) program->worker[w].scratch = scratch + (size_t)w * b->plan->worker_bytes;
     for (int s = 0; s < b->plan->segment_count; s++) bind_segment(b, s);
-    program->begin_count = b->begins;
+    program->begin_count = b->plan->brief_shared ? 0 : b->begins;
     return TW_OK;
 }
 

@@ -88,7 +88,7 @@ struct twi_cpu_program {
     int *finish; /* steps that finish, in order */
     twi_cpu_worker *worker;
     twi_cpu_phase begin_phase; /* all steps that begin; no parts in a run whose constants are as before */
-    int begin_count;
+    int begin_count; /* 0: each segment has a phase of its own for them */
     uint64_t constants; /* for which they began */
     const twi_control *control;
     twi_step_time *times; /* as in the plan; NULL: not timed */

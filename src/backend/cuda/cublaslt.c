@@ -134,11 +134,14 @@ static tw_status describe(twi_cuda_device *device, matmul *m, const twi_call *ca
     return make_layout(device, &call->operand[p->result], &m->result);
 }
 
-static tw_status limit(twi_cuda_device *device, cublasLtMatmulPreference_t preference) {
+static size_t most_workspace(const twi_cuda_site *site) {
+    return site->workspace_limit < WORKSPACE_BYTES ? site->workspace_limit : WORKSPACE_BYTES;
+}
+
+static tw_status limit(twi_cuda_device *device, cublasLtMatmulPreference_t preference, size_t workspace) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const size_t workspace = WORKSPACE_BYTES;
     const uint32_t alignment = ALIGNMENT_BYTES, schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     LT(device, cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                     sizeof workspace));
@@ -149,10 +152,11 @@ static tw_status limit(twi_cuda_device *device, cublasLtMatmulPreference_t prefe
     return TW_OK;
 }
 
+/* *workspace: what is allowed becomes what is wanted. */
 static tw_status choose(twi_cuda_device *device, matmul *m, cublasLtMatmulPreference_t preference, size_t *workspace) {
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
-    TWI_TRY(limit(device, preference));
+    TWI_TRY(limit(device, preference, *workspace));
     LT(device, cublasLtMatmulAlgoGetHeuristic(device->blas->handle, m->operation, m->left, m->right, m->result,
                                               m->result, preference, 1, &found, &count));
     if (count < 1) return TWI_FAIL(TW_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for this product");
@@ -178,6 +182,7 @@ static tw_status fill(twi_cuda_site *site, const twi_call *call) {
     cublasLtMatmulPreference_t preference;
     TWI_TRY(describe(device, site->state, call));
     LT(device, cublasLtMatmulPreferenceCreate(&preference));
+    site->workspace_bytes = most_workspace(site);
     tw_status status = choose(device, site->state, preference, &site->workspace_bytes);
     (void)cublasLtMatmulPreferenceDestroy(preference);
     return status;
@@ -189,7 +194,7 @@ static tw_status prepare(twi_cuda_site *site, const twi_call *call) {
     const char *reason = refuse(p, call);
     if (reason) return TWI_FAIL(TW_ERROR_UNSUPPORTED, "%s", reason);
     if (!site->device->blas) { /* it chooses only where the device is: plan for the most it may take */
-        site->workspace_bytes = WORKSPACE_BYTES;
+        site->workspace_bytes = most_workspace(site);
         return TW_OK;
     }
     matmul *m;

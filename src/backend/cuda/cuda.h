@@ -51,6 +51,7 @@ typedef struct twi_cuda_site {
     twi_cuda_device *device;
     void *state;            /* the family's own, made by prepare from the context's memory */
     const char *name;       /* for dumps: "cudnn", "cublaslt"; borrowed from the family or its state */
+    size_t workspace_limit; /* what it may want, at most; a family's own measure may be less */
     size_t workspace_bytes; /* filled by prepare */
 } twi_cuda_site;
 

@@ -19,7 +19,7 @@ static tw_status choose_family(twi_cuda_site *site, const twi_call *call) {
 }
 
 tw_status twi_cuda_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
-                          twi_choice *out) {
+                          size_t workspace_limit, twi_choice *out) {
     (void)tail; /* the batch is not cut */
     *out = (twi_choice){0};
     twi_cuda_site *site;
@@ -28,6 +28,7 @@ tw_status twi_cuda_choose(tw_context *context, const twi_kernel *kernel, const t
     TWI_TRY(twi_get(context->memory, &site, 1, sizeof *site, "implementation of a step"));
     site->kernel = kernel;
     site->device = device;
+    site->workspace_limit = workspace_limit;
     tw_status status = choose_family(site, main);
     if (status) {
         twi_put(context->memory, site);

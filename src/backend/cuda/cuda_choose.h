@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 tw_status twi_cuda_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
-                          twi_choice *out);
+                          size_t workspace_limit, twi_choice *out);
 void twi_cuda_release(tw_context *context, twi_choice *choice);
 int twi_cuda_workers(const tw_context *context);
 

@@ -21,15 +21,21 @@ static const uint32_t refused_always = NOTE(NONDETERMINISTIC) | NOTE(DOWN_CONVER
 /* Tensor cores read f32 as TF32. */
 static const uint32_t refused_for_f32 = NOTE(TENSOR_CORE);
 
+static size_t workspace_limit(const twi_cuda_dnn *dnn, const twi_dnn_problem *problem) {
+    const bool lower = problem->workspace_limit && problem->workspace_limit < dnn->workspace_limit;
+    return lower ? problem->workspace_limit : dnn->workspace_limit;
+}
+
 static tw_status make_fitting(const twi_cuda_dnn *dnn, twi_dnn_plan *plan, const twi_dnn_problem *problem,
                               const twi_dnn_choice *choice) {
     const bool f32 = problem->x.type == CUDNN_DATA_FLOAT;
     TWI_TRY(twi_dnn_make_plan(plan, choice, refused_always | (f32 ? refused_for_f32 : 0)));
-    if (plan->workspace_bytes <= (int64_t)dnn->workspace_limit) return TW_OK;
+    const size_t allowed = workspace_limit(dnn, problem);
+    if (plan->workspace_bytes <= (int64_t)allowed) return TW_OK;
     const long long wanted = plan->workspace_bytes;
     twi_dnn_drop_plan(plan);
     return TWI_FAIL(TW_ERROR_UNSUPPORTED, "cuDNN: engine %lld wants %lld bytes of workspace, allowed are %zu",
-                    (long long)choice->engine, wanted, dnn->workspace_limit);
+                    (long long)choice->engine, wanted, allowed);
 }
 
 /* A candidate that fails is passed over, unless its failure is not its own. */
@@ -94,7 +100,7 @@ static int print_tensor(char *out, size_t room, const char *name, const twi_dnn_
 }
 
 /* All of the problem, as a line of text. */
-static void print_key(char key[KEY_TEXT], const twi_dnn_problem *p) {
+static void print_key(char key[KEY_TEXT], const twi_cuda_dnn *dnn, const twi_dnn_problem *p) {
     const twi_conv2d_attrs *a = &p->attrs;
     int n =
         snprintf(key, KEY_TEXT, "conv%d%s%s pad%d,%d,%d,%d stride%d,%d dilation%d,%d", (int)p->direction,
@@ -103,12 +109,14 @@ static void print_key(char key[KEY_TEXT], const twi_dnn_problem *p) {
     n += print_tensor(key + n, KEY_TEXT - (size_t)n, "x", &p->x);
     n += print_tensor(key + n, KEY_TEXT - (size_t)n, "w", &p->w);
     n += print_tensor(key + n, KEY_TEXT - (size_t)n, "y", &p->y);
-    if (p->bias) print_tensor(key + n, KEY_TEXT - (size_t)n, "b", &p->b);
+    if (p->bias) n += print_tensor(key + n, KEY_TEXT - (size_t)n, "b", &p->b);
+    if (workspace_limit(dnn, p) < dnn->workspace_limit)
+        snprintf(key + n, KEY_TEXT - (size_t)n, " workspace%zu", p->workspace_limit);
 }
 
 static tw_status choose(twi_cuda_dnn *dnn, twi_dnn_plan *plan, const twi_dnn_problem *problem) {
     char key[KEY_TEXT];
-    print_key(key, problem);
+    print_key(key, dnn, problem);
     twi_dnn_choice remembered;
     if (twi_dnn_cache_find(dnn, key, &remembered)) {
         tw_status status = make_fitting(dnn, plan, problem, &remembered);

@@ -151,6 +151,7 @@ static tw_status prepare(twi_cuda_site *site, const twi_call *call) {
     if (!served) return TWI_FAIL(TW_ERROR_UNSUPPORTED, "cuDNN: not used for %s", site->kernel->name);
     twi_dnn_problem problem;
     TWI_TRY(describe(&problem, served, call));
+    problem.workspace_limit = site->workspace_limit;
     state *s;
     TWI_TRY(twi_get(dnn->memory, &s, 1, sizeof *s, "cuDNN plan"));
     s->served = served;

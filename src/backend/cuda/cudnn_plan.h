@@ -65,6 +65,7 @@ typedef struct twi_dnn_problem {
     twi_conv2d_attrs attrs;
     twi_dnn_tensor x, w, b, y;
     bool bias, relu;
+    size_t workspace_limit; /* lower than the device's; 0: that holds */
 } twi_dnn_problem;
 
 enum { TWI_DNN_UID_X = 1, TWI_DNN_UID_W, TWI_DNN_UID_B, TWI_DNN_UID_Y };

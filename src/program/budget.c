@@ -1,0 +1,264 @@
+/* Plans a program within a limit of memory: smaller workspaces first, then forward steps that are done again. Each change is
+ * logged with what it saves and costs. Micro-batches, which change what a run is, are the trainer's. */
+#include "recompute.h"
+#include "base/text.h"
+
+#include <stdio.h>
+
+enum { KIB = 1024 };
+
+/* What a workspace may take, from no limit to next to nothing. */
+static const size_t workspace_limits[] = {TWI_NO_LIMIT, (size_t)65536 * KIB, (size_t)16384 * KIB, (size_t)4096 * KIB,
+                                          (size_t)64 * KIB};
+enum { WORKSPACE_LIMITS = sizeof workspace_limits / sizeof *workspace_limits };
+
+/* Workspaces below this share of the limit are not worth making slower steps for. */
+enum { WORKSPACE_SHARE = 8 };
+
+typedef struct fitting {
+    tw_program *program;
+    size_t limit; /* TWI_NO_LIMIT: none */
+    tw_recompute recompute;
+    size_t plain, floor; /* bytes of the first plan, and of the smallest that was seen */
+    size_t before;       /* of the plan before the change under way */
+    bool scheduled;
+} fitting;
+
+static size_t scratch_bytes(const tw_program *program) {
+    tw_context *context = twi_program_context(program);
+    return program->worker_bytes * (size_t)context->backend->workers(context);
+}
+
+/* ---- what a program takes ---- */
+
+static size_t slot_bytes(const tw_program *program) {
+    size_t bytes = 0;
+    for (int v = 0; program->slots && v < program->value_count; v++)
+        if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
+            !twi_program_gathers(program, program->model->graph.value[v]))
+            bytes += TWI_SLOTS * program->buffer[program->value_buffer[v]].bytes;
+    return bytes;
+}
+
+/* Arrays that other programs needed are there, whether this one does or not. */
+twi_store_need twi_program_store_need(const tw_program *program) {
+    const twi_store *store = &program->model->store;
+    const size_t learned = (size_t)store->learned_count * store->real_size;
+    twi_store_need need = {.parameters = learned + 2 * (size_t)store->buffer_count * store->real_size};
+    if (program->train || store->gradients) need.gradients += learned;
+    if (program->accumulate || store->gradient_sums) need.gradients += learned;
+    for (int i = 0; i < TWI_MOMENTS; i++) {
+        const bool own = i >= program->moments.first && i < program->moments.first + program->moments.count;
+        if (own || store->moment[i]) need.state += learned;
+    }
+    return need;
+}
+
+/* The arena and the scratch are as large as the largest need of any program of the model. */
+size_t twi_program_bytes(const tw_program *program) {
+    const twi_store_need need = twi_program_store_need(program);
+    size_t arena = program->arena_bytes, scratch = scratch_bytes(program), slots = slot_bytes(program);
+    for (const tw_program *other = program->model->programs; other; other = other->next) {
+        if (other == program || twi_program_only_plans(other)) continue;
+        if (other->arena_bytes > arena) arena = other->arena_bytes;
+        if (scratch_bytes(other) > scratch) scratch = scratch_bytes(other);
+        slots += slot_bytes(other);
+    }
+    return need.parameters + need.gradients + need.state + arena + scratch + slots;
+}
+
+static size_t workspace_of(const tw_program *program) {
+    size_t shared = 0, partial = 0, worker = 0;
+    for (int i = 0; i < program->step_count; i++) {
+        const twi_step *step = &program->step[i];
+        size_t own = 0;
+        for (int o = 0; o < step->kernel->operand_count; o++)
+            if (step->operand[o] >= 0 && step->kernel->operand[o].reach == TWI_SUMMED)
+                own += (step->choice.partial_bytes[o] ? step->choice.partial_bytes[o]
+                                                      : program->buffer[step->operand[o]].bytes) *
+                       (size_t)step->groups;
+        if (own > partial) partial = own;
+        if (step->choice.worker_bytes > worker) worker = step->choice.worker_bytes;
+        shared = !twi_program_saves_workspace(program) ? shared + step->choice.shared_bytes
+                 : step->choice.shared_bytes > shared  ? step->choice.shared_bytes
+                                                       : shared;
+    }
+    tw_context *context = twi_program_context(program);
+    return shared + partial + worker * (size_t)context->backend->workers(context);
+}
+
+/* ---- plans ---- */
+
+static bool fits(fitting *f) {
+    const size_t bytes = twi_program_bytes(f->program);
+    if (bytes < f->floor) f->floor = bytes;
+    return bytes <= f->limit;
+}
+
+static void tell(fitting *f, const char *what) {
+    char before[TWI_QUANTITY_TEXT], now[TWI_QUANTITY_TEXT];
+    const size_t bytes = twi_program_bytes(f->program);
+    twi_log_line(&twi_program_context(f->program)->log, TW_LOG_INFO, "plan of batch %lld: %s: %s instead of %s",
+                 (long long)f->program->batch, what, twi_quantity((double)bytes, "B", now),
+                 twi_quantity((double)f->before, "B", before));
+    f->before = bytes;
+}
+
+static tw_status record(tw_program *program, tw_pass pass) {
+    return program->record ? twi_program_write_dump(program, pass) : TW_OK;
+}
+
+/* Back to what fusion left: implementations are given back, chunks and groups are open again. */
+static void forget_plan(tw_program *program) {
+    tw_context *context = twi_program_context(program);
+    for (int i = 0; i < program->step_count; i++) {
+        context->backend->release(context, &program->step[i].choice);
+        program->step[i].chunk = 0;
+        program->step[i].groups = 0;
+    }
+    for (int i = 0; i < program->buffer_count; i++) program->buffer[i].over = -1;
+}
+
+static tw_status plan_under(fitting *f, size_t workspace_limit) {
+    tw_program *program = f->program;
+    if (f->scheduled) forget_plan(program);
+    program->workspace_limit = workspace_limit;
+    TWI_TRY(f->scheduled ? twi_schedule_segments(program) : twi_pass_schedule(program));
+    f->scheduled = true;
+    TWI_TRY(record(program, TW_PASS_SCHEDULE));
+    TWI_TRY(twi_pass_choose(program));
+    TWI_TRY(record(program, TW_PASS_CHOOSE));
+    return twi_pass_memory_plan(program);
+}
+
+/* ---- recomputation ---- */
+
+enum { TRIALS = 8 };
+
+/* Of the choices that the estimate makes under a limit between two, the one with the most memory that still fits. */
+static tw_status search_fitting(fitting *f, const twi_outline *outline, size_t low, size_t high, bool *dropped,
+                                bool *found) {
+    for (int i = 0; i < TRIALS; i++) {
+        bool possible;
+        const size_t middle = low + (high - low) / 2;
+        TWI_TRY(twi_recompute_choose(outline, middle, dropped, &possible));
+        if (possible) TWI_TRY(twi_recompute_apply(outline, dropped));
+        if (possible && fits(f)) {
+            *found = true;
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    bool possible;
+    TWI_TRY(twi_recompute_choose(outline, low, dropped, &possible));
+    return twi_recompute_apply(outline, possible ? dropped : NULL);
+}
+
+/* The estimate only ranks: the smallest of some plans near its least. */
+static tw_status search_least(fitting *f, const twi_outline *outline, size_t low, bool *dropped, size_t *best_limit) {
+    size_t best = SIZE_MAX;
+    for (int i = 0; i < TRIALS; i++) {
+        bool possible;
+        const size_t limit = low + low / 16 * (size_t)(i * i) / 4;
+        TWI_TRY(twi_recompute_choose(outline, limit, dropped, &possible));
+        if (!possible) continue;
+        TWI_TRY(twi_recompute_apply(outline, dropped));
+        (void)fits(f); /* notes the floor */
+        if (twi_program_bytes(f->program) >= best) continue;
+        best = twi_program_bytes(f->program);
+        *best_limit = limit;
+    }
+    bool possible;
+    TWI_TRY(twi_recompute_choose(outline, *best_limit, dropped, &possible));
+    return twi_recompute_apply(outline, possible ? dropped : NULL);
+}
+
+static tw_status choose_dropped(fitting *f, twi_outline *outline, bool *dropped, bool *done) {
+    size_t low, high, least = 0;
+    TWI_TRY(twi_recompute_price(outline));
+    TWI_TRY(twi_recompute_bounds(outline, &low, &high));
+    const size_t plain = twi_program_bytes(f->program);
+    TWI_TRY(search_least(f, outline, low, dropped, &least));
+    *done = fits(f);
+    if (*done && f->recompute == TW_RECOMPUTE_AUTO) TWI_TRY(search_fitting(f, outline, least, high, dropped, done));
+    /* What saves nothing is not done; nor what does not save enough, since the next limit of workspaces begins with the
+     * steps as they were. */
+    if (!*done || twi_program_bytes(f->program) >= plain) return twi_recompute_apply(outline, NULL);
+    return twi_recompute_finish(outline);
+}
+
+static tw_status recompute(fitting *f, bool *done) {
+    twi_outline outline;
+    bool *dropped = NULL;
+    TWI_TRY(twi_outline_open(&outline, f->program));
+    tw_status status = twi_get(outline.memory, &dropped, (size_t)outline.forward_count + 1, sizeof *dropped, "choice");
+    if (status == TW_OK) status = choose_dropped(f, &outline, dropped, done);
+    twi_put(outline.memory, dropped);
+    twi_outline_close(&outline);
+    TWI_TRY(status);
+    const twi_recomputed *r = &f->program->recomputed;
+    if (r->steps) {
+        char what[96];
+        snprintf(what, sizeof what, "%d forward steps are done again in the backward, %.1f %% more work", r->steps,
+                 100 * r->work);
+        tell(f, what);
+    }
+    return TW_OK;
+}
+
+/* ---- keeping the limit ---- */
+
+static tw_status refuse(const fitting *f) {
+    const tw_program *program = f->program;
+    const twi_store_need need = twi_program_store_need(program);
+    const size_t fixed = need.parameters + need.gradients + need.state;
+    char limit[TWI_QUANTITY_TEXT], floor[TWI_QUANTITY_TEXT], parameters[TWI_QUANTITY_TEXT],
+        gradients[TWI_QUANTITY_TEXT], state[TWI_QUANTITY_TEXT], rest[TWI_QUANTITY_TEXT];
+    return TWI_FAIL(
+        TW_ERROR_OUT_OF_MEMORY,
+        "the memory limit of %s (%zu bytes) cannot be kept: the least that batch %lld%s was planned with is %s (%zu "
+        "bytes): parameters %s, gradients %s, optimizer %s, activations and workspaces %s; raise the limit, or use a "
+        "smaller batch or model",
+        twi_quantity((double)f->limit, "B", limit), f->limit, (long long)program->batch,
+        f->recompute == TW_RECOMPUTE_OFF && program->train ? ", without recomputation," : "",
+        twi_quantity((double)f->floor, "B", floor), f->floor, twi_quantity((double)need.parameters, "B", parameters),
+        twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state),
+        twi_quantity((double)(f->floor - fixed), "B", rest));
+}
+
+/* Would a plan under this limit be the one there is? */
+static bool changes_nothing(const tw_program *program, size_t workspace_limit) {
+    return twi_program_saves_workspace(program) && workspace_of(program) <= workspace_limit;
+}
+
+static tw_status fit(fitting *f) {
+    tw_program *program = f->program;
+    for (int i = 0; i < WORKSPACE_LIMITS; i++) {
+        const bool last = i + 1 == WORKSPACE_LIMITS;
+        bool done = false;
+        if (i && changes_nothing(program, workspace_limits[i]) && !last) continue;
+        TWI_TRY(plan_under(f, workspace_limits[i]));
+        if (!i) f->plain = f->before = twi_program_bytes(program);
+        done = fits(f);
+        if (i && twi_program_bytes(program) < f->before) {
+            char what[64], most[TWI_QUANTITY_TEXT];
+            snprintf(what, sizeof what, "workspaces of at most %s",
+                     twi_quantity((double)workspace_limits[i], "B", most));
+            tell(f, what);
+        }
+        if (done && f->recompute != TW_RECOMPUTE_BLOCKS) return TW_OK;
+        if (!done && !last && workspace_of(program) > f->limit / WORKSPACE_SHARE) continue;
+        if (f->recompute != TW_RECOMPUTE_OFF && program->train) TWI_TRY(recompute(f, &done));
+        if (done) return TW_OK;
+    }
+    return refuse(f);
+}
+
+tw_status twi_program_plan(tw_program *program, const tw_program_options *options) {
+    fitting f = {.program = program,
+                 .limit = options->memory_limit ? options->memory_limit : TWI_NO_LIMIT,
+                 .recompute = options->recompute,
+                 .floor = SIZE_MAX};
+    return fit(&f);
+}

@@ -44,7 +44,7 @@ endfunction()
 talweg_variant(asan QUICK ${quick_programs} OPTIONS -DTALWEG_SANITIZE=address)
 
 # Without oneDNN: ThreadSanitizer cannot see the locks inside it. What has threads of its own is in the quick run.
-talweg_variant(tsan QUICK test_base test_threads test_loader test_trainer LAUNCHER ${thread_launcher}
+talweg_variant(tsan QUICK test_base test_threads test_own_threads test_loader test_trainer LAUNCHER ${thread_launcher}
                OPTIONS -DTALWEG_SANITIZE=thread -DTALWEG_ONEDNN=OFF)
 
 # The other compiler, and the library's own loops where oneDNN would be used.

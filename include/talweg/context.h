@@ -22,9 +22,17 @@ typedef void (*tw_log_fn)(void *user, tw_log_level level, const char *message);
 /** Asked before each host allocation (index counts from 0): return true to make it fail. For tests. */
 typedef bool (*tw_memory_hook_fn)(void *user, uint64_t index, size_t bytes);
 
+/** One of the tasks that a tw_parallel_fn is handed. Returns when it is done, and waits for no other task. */
+typedef void (*tw_parallel_task)(void *task_data, int index);
+
+/** Does task(task_data, index) for every index from 0 to count - 1, each once, on any threads and in any order, and returns when all are done;
+ *  what they wrote is then seen by the caller. Called from the thread that uses the context, a few times a run; tasks may as well be done one
+ *  after the other. Threads need a stack as in the comment above, and get their floating-point state back. */
+typedef void (*tw_parallel_fn)(void *user, int count, tw_parallel_task task, void *task_data);
+
 typedef struct tw_context_options {
     size_t size;
-    int threads;                   /**< workers incl. the caller; 0: the processors this process may use */
+    int threads;                   /**< workers incl. the caller, or tasks handed to `parallel`; 0: the processors this process may use */
     size_t memory_limit;           /**< cap on host memory in bytes; 0: none */
     tw_log_fn log;                 /**< NULL: no log; the library itself never prints */
     void *log_user;
@@ -37,8 +45,11 @@ typedef struct tw_context_options {
                                         chosen from run to run, unless cache_folder keeps the choice */
     const char *cache_folder;      /**< where choices are kept that were made for a GPU, or by autotune for a CPU, so that later programs start
                                         faster and on the same plan; NULL: the environment variable TALWEG_CACHE_DIR, or nowhere. Copied */
+    tw_parallel_fn parallel;       /**< the program's own threads do the work: `threads` tasks at a time are handed to it, and none are started;
+                                        results are the same. NULL: threads of the library's own */
+    void *parallel_user;
 } tw_context_options;
-#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0, false, NULL}
+#define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0, false, NULL, NULL, NULL}
 
 /** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu"
  *  does, takes no memory for activations, and refuses to run; "plan:h200" does the same for a card that need not be here: t4, a100,

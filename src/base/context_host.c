@@ -6,6 +6,12 @@
 /* More workers than any machine has processors is a field that was never set. */
 #define MAX_THREADS 1024
 
+static tw_status open_pool(tw_context *context, const tw_context_options *o) {
+    const int threads = o->threads ? o->threads : twi_processor_count();
+    return o->parallel ? twi_pool_create_hosted(&context->pool, context->memory, threads, o->parallel, o->parallel_user)
+                       : twi_pool_create(&context->pool, context->memory, threads);
+}
+
 tw_status twi_context_open(tw_context **out, const tw_context_options *options) {
     *out = NULL;
     tw_context_options o;
@@ -26,8 +32,7 @@ tw_status twi_context_open(tw_context **out, const tw_context_options *options) 
     context->autotune = o.autotune;
     context->log = (twi_log){.fn = o.log, .user = o.log_user, .level = o.log_level};
     if (o.cache_folder) status = twi_get_text(memory, &context->cache_folder, o.cache_folder);
-    if (status == TW_OK)
-        status = twi_pool_create(&context->pool, memory, o.threads ? o.threads : twi_processor_count());
+    if (status == TW_OK) status = open_pool(context, &o);
     if (status) {
         twi_context_close(context);
         return status;

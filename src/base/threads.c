@@ -1,5 +1,5 @@
 /* The worker pool: all workers run the same function, start and barrier are a short spin and then a futex sleep. How
- * work is divided among the workers is left to the function. */
+ * work is divided among the workers is left to the function. A hosted pool hands its workers to the program as tasks. */
 #define _GNU_SOURCE
 #include "threads.h"
 #include "clock.h"
@@ -35,6 +35,12 @@ struct twi_pool {
     twi_pool_fn fn;
     void *argument;
     bool quit;
+    /* Hosted: */
+    tw_parallel_fn parallel;
+    void *user;
+    atomic_uint *taken; /* of each worker: the last run that it took part in */
+    unsigned run;       /* counted from 1 */
+    atomic_uint done;   /* workers, in this run */
     /* Each on a line of its own: all workers poll them. */
     _Alignas(CACHE_LINE) atomic_uint start;   /* bumped to begin a run */
     _Alignas(CACHE_LINE) atomic_uint arrived; /* workers at the barrier */
@@ -129,11 +135,38 @@ static void *worker_main(void *argument) {
     }
 }
 
-void twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument) {
-    if (pool->size == 1) {
-        twi_pool_run_alone(pool, fn, argument);
+/* A task of the program's threads. What a wrong function hands out twice is done once, and told when it returns. */
+static void host_task(void *task_data, int index) {
+    twi_pool *pool = task_data;
+    if (index < 0 || index >= pool->size || atomic_exchange(&pool->taken[index], pool->run) == pool->run) {
+        atomic_fetch_add(&pool->done, (unsigned)pool->size + 1); /* no right number of tasks adds up to that */
         return;
     }
+    float_state before = float_state_set();
+    pool->fn(pool->argument, index, pool->size);
+    float_state_restore(before);
+    atomic_fetch_add(&pool->done, 1);
+}
+
+static tw_status run_hosted(twi_pool *pool, twi_pool_fn fn, void *argument) {
+    pool->fn = fn;
+    pool->argument = argument;
+    pool->run++;
+    atomic_store(&pool->done, 0);
+    pool->parallel(pool->user, pool->size, host_task, pool);
+    if (atomic_load(&pool->done) == (unsigned)pool->size) return TW_OK;
+    return TWI_FAIL(TW_ERROR_STATE,
+                    "the context's function `parallel` returned before each of %d tasks was done once; parameters may "
+                    "be half updated, load them anew",
+                    pool->size);
+}
+
+tw_status twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument) {
+    if (pool->size == 1) {
+        twi_pool_run_alone(pool, fn, argument);
+        return TW_OK;
+    }
+    if (pool->parallel) return run_hosted(pool, fn, argument);
     float_state before = float_state_set();
     pool->fn = fn;
     pool->argument = argument;
@@ -141,6 +174,7 @@ void twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument) {
     fn(argument, 0, pool->size);
     twi_pool_barrier(pool, 0);
     float_state_restore(before);
+    return TW_OK;
 }
 
 void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument) {
@@ -170,21 +204,44 @@ static void stop(twi_pool *pool, int started) {
     bump(pool, &pool->start);
     for (int i = 1; i < started; i++) pthread_join(pool->workers[i].thread, NULL);
     twi_put(pool->memory, pool->workers);
+    twi_put(pool->memory, pool->taken);
     twi_put(pool->memory, pool);
 }
 
-tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads) {
+/* Without threads yet. */
+static tw_status make(twi_pool **out, twi_memory *memory, int threads) {
     *out = NULL;
     if (threads < 1) return TWI_FAIL(TW_ERROR_ARGUMENT, "worker pool: %d threads, expected 1 or more", threads);
+    TWI_TRY(twi_get(memory, out, 1, sizeof **out, "worker pool"));
+    (*out)->memory = memory;
+    (*out)->size = threads;
+    return TW_OK;
+}
+
+tw_status twi_pool_create_hosted(twi_pool **out, twi_memory *memory, int threads, tw_parallel_fn parallel, void *user) {
     twi_pool *pool;
-    TWI_TRY(twi_get(memory, &pool, 1, sizeof *pool, "worker pool"));
+    *out = NULL;
+    TWI_TRY(make(&pool, memory, threads));
+    tw_status status = twi_get(memory, &pool->taken, (size_t)threads, sizeof *pool->taken, "worker pool");
+    if (status) {
+        twi_put(memory, pool);
+        return status;
+    }
+    pool->parallel = parallel;
+    pool->user = user;
+    *out = pool;
+    return TW_OK;
+}
+
+tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads) {
+    twi_pool *pool;
+    *out = NULL;
+    TWI_TRY(make(&pool, memory, threads));
     tw_status status = twi_get(memory, &pool->workers, (size_t)threads, sizeof *pool->workers, "worker pool");
     if (status) {
         twi_put(memory, pool);
         return status;
     }
-    pool->memory = memory;
-    pool->size = threads;
     pool->spin = threads <= twi_processor_count() ? SPIN_NANOSECONDS : 0;
     for (int i = 1; i < threads; i++) {
         pool->workers[i].pool = pool;
@@ -204,8 +261,10 @@ tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads) {
 }
 
 void twi_pool_destroy(twi_pool *pool) {
-    if (pool) stop(pool, pool->size);
+    if (pool) stop(pool, pool->parallel ? 1 : pool->size);
 }
+
+bool twi_pool_is_hosted(const twi_pool *pool) { return pool->parallel != NULL; }
 
 int twi_pool_size(const twi_pool *pool) { return pool->size; }
 

@@ -30,7 +30,8 @@ struct measurement {
     int threads;
     void (*work)(measurement *m, int worker); /* what every one of them does */
     int64_t rounds;
-    float *values; /* a worker's begin at worker * count */
+    tw_status status; /* the first failure of the program's own threads */
+    float *values;    /* a worker's begin at worker * count */
     int64_t count;
     struct {
         _Alignas(64) float sink; /* one a worker */
@@ -94,8 +95,8 @@ static double try_once(tw_context *context, measurement *m, int64_t *nanoseconds
     const int64_t began = twi_clock();
     if (m->threads == 1)
         twi_pool_run_alone(context->pool, enter, m);
-    else
-        twi_pool_run(context->pool, enter, m);
+    else if (m->status == TW_OK)
+        m->status = twi_pool_run(context->pool, enter, m);
     *nanoseconds = twi_clock() - began;
     double done = 0;
     for (int w = 0; w < m->threads; w++) done += m->out[w].done;
@@ -111,6 +112,7 @@ static double best(tw_context *context, measurement *m, void (*work)(measurement
     for (int t = 0; t < tries;) {
         const double rate = try_once(context, m, &nanoseconds);
         if (rate > most) most = rate;
+        if (m->status) return 0;
         if (nanoseconds < PART_NANOSECONDS / 2)
             m->rounds *= 2;
         else
@@ -157,6 +159,7 @@ tw_status twi_cpu_measure(tw_context *context, int threads, tw_ceilings *out) {
     out->bf16_flops = has_dot(isa) ? best(context, m, dot, BEST_OF) : 0;
     out->last_cache_bytes = last_cache();
     tw_status status = measure_memory(context, m, out);
+    if (status == TW_OK) status = m->status;
     twi_put(context->memory, m);
     return status;
 }

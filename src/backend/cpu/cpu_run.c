@@ -176,6 +176,33 @@ static void run_phases(void *argument, int worker, int workers) {
     twi_onednn_leave(threads);
 }
 
+/* On the program's threads nobody can wait in the middle: every phase is handed out by itself. */
+typedef struct hosted {
+    twi_cpu_program *program;
+    twi_cpu_phase *phase;
+} hosted;
+
+static void run_hosted_phase(void *argument, int worker, int workers) {
+    const hosted *h = argument;
+    (void)workers;
+    int threads = twi_onednn_enter();
+    run_phase(h->program, h->phase, worker);
+    twi_onednn_leave(threads);
+}
+
+static tw_status run_hosted(const run *r) {
+    hosted h = {r->program, &r->program->begin_phase};
+    if (h.phase->parts > 0) TWI_TRY(twi_pool_run(r->program->pool, run_hosted_phase, &h));
+    for (int p = r->first_phase; p < r->end_phase; p++) {
+        h.phase = &r->program->phase[p];
+        if (h.phase->alone)
+            twi_pool_run_alone(r->program->pool, run_hosted_phase, &h);
+        else
+            TWI_TRY(twi_pool_run(r->program->pool, run_hosted_phase, &h));
+    }
+    return TW_OK;
+}
+
 tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, int segment_count) {
     (void)context;
     twi_cpu_program *program = prepared;
@@ -193,9 +220,9 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;
     for (int p = r.first_phase; p < r.end_phase; p++)
         atomic_store_explicit(&program->phase[p].next, 0, memory_order_relaxed);
-    if (nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS)
+    if (nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS) {
         twi_pool_run_alone(program->pool, run_phases, &r);
-    else
-        twi_pool_run(program->pool, run_phases, &r);
-    return TW_OK;
+        return TW_OK;
+    }
+    return twi_pool_is_hosted(program->pool) ? run_hosted(&r) : twi_pool_run(program->pool, run_phases, &r);
 }

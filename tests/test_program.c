@@ -43,7 +43,10 @@ static void check_kernels(const tw_program *program, const expected *rows) {
 
 static void test_fusion_of_lenet5(void **state) {
     (void)state;
-    static const expected rows[] = {{"conv2d.forward_bias_relu", 2},
+    static const expected rows[] = {{"conv2d.forward_bias_max_pool_relu", 2},
+                                    {"conv2d.backward_weights_unpooled", 2},
+                                    {"conv2d.backward_data_unpooled", 1},
+                                    {"max_pool.backward", 0},
                                     {"dense.forward_bias_relu", 2},
                                     {"dense.forward_bias", 1},
                                     {"bias_relu.backward", 4},
@@ -57,6 +60,25 @@ static void test_fusion_of_lenet5(void **state) {
     tw_program *program = make(&n, 16, false);
     check_kernels(program, rows);
     assert_true(program->fused_bytes > 0);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
+/* Fewer images than half a vector are not worth a convolution that pools: then relu and pooling stay in their order. */
+static void test_fusion_of_few_images(void **state) {
+    (void)state;
+    static const expected rows[] = {{"conv2d.forward_bias_relu", 2},
+                                    {"conv2d.backward_weights_unpooled", 0},
+                                    {"max_pool.forward", 2},
+                                    {"max_pool.backward", 2},
+                                    {"relu.forward", 0},
+                                    {"relu.backward", 0},
+                                    {"bias_relu.backward", 4},
+                                    {NULL, 0}};
+    net n;
+    open_net(&n, lenet5, 1, 28);
+    tw_program *program = make(&n, 1, false);
+    check_kernels(program, rows);
     tw_program_destroy(program);
     close_net(&n);
 }
@@ -416,6 +438,7 @@ static void test_constants_follow_the_weights(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fusion_of_lenet5),
+        cmocka_unit_test(test_fusion_of_few_images),
         cmocka_unit_test(test_fusion_of_resnet20),
         cmocka_unit_test(test_fusion_changes_no_value),
         cmocka_unit_test(test_inference_makes_no_masks),

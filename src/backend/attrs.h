@@ -21,6 +21,20 @@ typedef struct twi_pool_attrs {
     bool exclude_padding; /* average pooling: divide by the elements inside the image only */
 } twi_pool_attrs;
 
+/* Of a convolution and the pooling of its result, fused. */
+typedef struct twi_conv2d_pool_attrs {
+    twi_conv2d_attrs conv;
+    twi_pool_attrs pool;
+} twi_conv2d_pool_attrs;
+
+/* Rows and columns of a convolution's result, which is an operand of none of these kernels. */
+static inline int64_t twi_conv2d_rows(const twi_conv2d_attrs *a, int64_t height, int64_t kernel_h) {
+    return (height + a->pad_top + a->pad_bottom - a->dilation_h * (kernel_h - 1) - 1) / a->stride_h + 1;
+}
+static inline int64_t twi_conv2d_columns(const twi_conv2d_attrs *a, int64_t width, int64_t kernel_w) {
+    return (width + a->pad_left + a->pad_right - a->dilation_w * (kernel_w - 1) - 1) / a->stride_w + 1;
+}
+
 typedef struct twi_batch_norm_attrs {
     float epsilon;
     float momentum; /* weight of the new statistics: running = (1 - momentum) * running + momentum * batch */

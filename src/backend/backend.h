@@ -57,6 +57,11 @@ typedef struct twi_backend {
     tw_status (*choose)(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail, size_t workspace_limit,
                         twi_choice *out);
     void (*release)(tw_context *context, twi_choice *choice);
+    /* Has the back end more for such a call, whose operands hold shapes, than the specification? NULL: fusions that are made only
+     * where that is so are not made, and operands keep their samples one after the other. */
+    bool (*takes)(tw_context *context, const twi_kernel *kernel, const twi_call *call);
+    /* How many samples of an operand its implementation would like to find side by side (twi_operand.lanes); 0: it does not care. */
+    int (*lanes)(tw_context *context, const twi_kernel *kernel, const twi_call *call, int operand);
     /* Of a chunked back end: preferred multiple of samples a chunk for a kernel on such shapes (1: any). */
     int64_t (*chunk_multiple)(tw_context *context, const twi_kernel *kernel, const twi_call *call);
 

@@ -63,6 +63,9 @@ typedef struct twi_operand {
     int64_t stride[TW_MAX_RANK]; /* in elements, per logical axis (for TWI_BITS: of the value it masks) */
     uint8_t store;               /* twi_store_kind */
     uint8_t dtype;               /* storage type of TWI_REAL operands: tw_dtype, or TWI_DTYPE_DOUBLE in the double checks */
+    /* 0, or how many samples lie side by side: element e of sample n is at (n / lanes * elements a sample + e) * lanes + n % lanes,
+     * and the last block of samples is whole. Only an implementation that a back end said takes it is handed such an operand. */
+    uint8_t lanes;
 } twi_operand;
 
 /* Why a step refused: written by kernels, read by the runner after the program; persistent state commits only while code is 0. */
@@ -202,7 +205,7 @@ typedef struct twi_buffer_plan {
     const char *name;
     twi_shape shape; /* whole batch */
     int64_t stride[TW_MAX_RANK];
-    uint8_t store, dtype;
+    uint8_t store, dtype, lanes;
     bool batched;
     uint8_t place;         /* twi_place */
     size_t offset;         /* TWI_PLACE_ARENA, TWI_PLACE_LOCAL */

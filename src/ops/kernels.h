@@ -6,6 +6,10 @@
 #include "op.h"
 
 extern const twi_kernel TWI_NAME(twi_kernel_conv2d_forward); /* op_conv2d.c */
+extern const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_data);
+extern const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_weights);
+extern const twi_kernel TWI_NAME(twi_kernel_max_pool_forward); /* op_max_pool.c */
+extern const twi_kernel TWI_NAME(twi_kernel_max_pool_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_dense_forward);  /* op_dense.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_forward);   /* op_bias.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_backward);

@@ -142,6 +142,7 @@ struct twi_op {
     const twi_case *cases;     /* ends with a NULL name */
     tw_value *(*build_case)(twi_builder *builder, const twi_case *c);
     const char *fused;         /* kernel that must appear when a case is compiled with fusion (fused ops); NULL: none */
+    bool asked;                /* it does so only where the back end has an implementation, which may be for "large" cases alone */
 };
 
 /* The ops of a context: those of ops.def, in float or, for the double checks, in double; and a user's. */

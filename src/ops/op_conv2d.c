@@ -52,8 +52,6 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel kernel_backward_data, kernel_backward_weights;
-
 static void forward(twi_lower *lower) {
     twi_lower_step(lower, &TWI_NAME(twi_kernel_conv2d_forward),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
@@ -62,10 +60,10 @@ static void forward(twi_lower *lower) {
 static void backward(twi_lower *lower) {
     twi_ref dy = twi_lower_output_gradient(lower, 0);
     if (twi_lower_wants_gradient(lower, 0))
-        twi_lower_step(lower, &kernel_backward_data,
+        twi_lower_step(lower, &TWI_NAME(twi_kernel_conv2d_backward_data),
                        (twi_ref[]){dy, twi_lower_input(lower, 1), twi_lower_input_gradient(lower, 0)});
     if (twi_lower_wants_gradient(lower, 1))
-        twi_lower_step(lower, &kernel_backward_weights,
+        twi_lower_step(lower, &TWI_NAME(twi_kernel_conv2d_backward_weights),
                        (twi_ref[]){twi_lower_input(lower, 0), dy, twi_lower_input_gradient(lower, 1)});
 }
 
@@ -138,7 +136,7 @@ const twi_kernel TWI_NAME(twi_kernel_conv2d_forward) = {
     .run = run_forward,
 };
 
-static const twi_kernel kernel_backward_data = {
+const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_data) = {
     .name = "conv2d.backward_data",
     .operand_count = 3,
     .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -149,7 +147,7 @@ static const twi_kernel kernel_backward_data = {
     .run = run_backward_data,
 };
 
-static const twi_kernel kernel_backward_weights = {
+const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_weights) = {
     .name = "conv2d.backward_weights",
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -160,8 +158,9 @@ static const twi_kernel kernel_backward_weights = {
     .run = run_backward_weights,
 };
 
-static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_conv2d_forward), &kernel_backward_data,
-                                            &kernel_backward_weights, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_conv2d_forward),
+                                            &TWI_NAME(twi_kernel_conv2d_backward_data),
+                                            &TWI_NAME(twi_kernel_conv2d_backward_weights), NULL};
 
 /* ---- cases ---- */
 

@@ -2,6 +2,7 @@
  *
  * x [N,C,H,W], y [N,C,H',W']. Padding never wins; not-a-number does; of equal elements the first. Forward keeps which
  * element won as a*kw + b, one byte, so that backward needs neither x nor y. */
+#include "kernels.h"
 #include "pool.h"
 
 /* ---- shape rule ---- */
@@ -21,18 +22,18 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel kernel_forward, kernel_backward;
 enum { SAVED_INDEX };
 
 static void forward(twi_lower *lower) {
     twi_ref index = twi_lower_buffer(lower, "index", twi_lower_output_shape(lower, 0), TWI_U8, true);
-    twi_lower_step(lower, &kernel_forward, (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0), index});
+    twi_lower_step(lower, &TWI_NAME(twi_kernel_max_pool_forward),
+                   (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0), index});
     twi_lower_save(lower, SAVED_INDEX, index);
 }
 
 static void backward(twi_lower *lower) {
     if (twi_lower_wants_gradient(lower, 0))
-        twi_lower_step(lower, &kernel_backward,
+        twi_lower_step(lower, &TWI_NAME(twi_kernel_max_pool_backward),
                        (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_saved(lower, SAVED_INDEX),
                                    twi_lower_input_gradient(lower, 0)});
 }
@@ -88,7 +89,7 @@ static void run_backward(const twi_call *call) {
 
 /* ---- kernels ---- */
 
-static const twi_kernel kernel_forward = {
+const twi_kernel TWI_NAME(twi_kernel_max_pool_forward) = {
     .name = "max_pool.forward",
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -98,7 +99,7 @@ static const twi_kernel kernel_forward = {
     .run = run_forward,
 };
 
-static const twi_kernel kernel_backward = {
+const twi_kernel TWI_NAME(twi_kernel_max_pool_backward) = {
     .name = "max_pool.backward",
     .operand_count = 3,
     .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -108,7 +109,8 @@ static const twi_kernel kernel_backward = {
     .run = run_backward,
 };
 
-static const twi_kernel *const kernels[] = {&kernel_forward, &kernel_backward, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_max_pool_forward),
+                                            &TWI_NAME(twi_kernel_max_pool_backward), NULL};
 
 /* ---- cases ---- */
 

@@ -116,7 +116,11 @@ static void forget_plan(tw_program *program) {
         program->step[i].chunk = 0;
         program->step[i].groups = 0;
     }
-    for (int i = 0; i < program->buffer_count; i++) program->buffer[i].over = -1;
+    for (int i = 0; i < program->buffer_count; i++) {
+        program->buffer[i].over = -1;
+        program->buffer[i].lanes = 0;
+        program->buffer[i].unturned = false;
+    }
 }
 
 static tw_status plan_under(fitting *f, size_t workspace_limit) {
@@ -126,6 +130,7 @@ static tw_status plan_under(fitting *f, size_t workspace_limit) {
     TWI_TRY(f->scheduled ? twi_schedule_segments(program) : twi_pass_schedule(program));
     f->scheduled = true;
     TWI_TRY(record(program, TW_PASS_SCHEDULE));
+    if (program->fuse) twi_pass_lanes(program);
     TWI_TRY(twi_pass_choose(program));
     TWI_TRY(record(program, TW_PASS_CHOOSE));
     return twi_pass_memory_plan(program);

@@ -91,6 +91,7 @@ void twi_program_call(const tw_program *program, const twi_step *step, int64_t s
         operand->shape = buffer->shape;
         memcpy(operand->stride, buffer->stride, sizeof operand->stride);
         operand->store = buffer->store;
+        operand->lanes = buffer->lanes;
         operand->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
         if (samples > 0 && step->kernel->split == TWI_BY_SAMPLE && step->kernel->operand[o].reach == TWI_BATCHED)
             operand->shape.dim[0] = samples;

@@ -124,28 +124,58 @@ static tw_status readers_take_mask(tw_program *program, const twi_pattern *patte
     return TW_OK;
 }
 
+/* Attributes of `step`, and behind them those of `second`. */
+static tw_status join_attrs(tw_program *program, const twi_step *step, const twi_step *second, const void **out) {
+    size_t first_bytes = step->node->op->attr_size, second_bytes = second->node->op->attr_size;
+    unsigned char *joined;
+    TWI_TRY(twi_program_block(program, &joined, first_bytes + second_bytes, "attributes of a fused step"));
+    memcpy(joined, step->attrs, first_bytes);
+    memcpy(joined + first_bytes, second->attrs, second_bytes);
+    *out = joined;
+    return TW_OK;
+}
+
+/* Has the back end an implementation of the step? */
+static bool is_taken(const tw_program *program, const twi_step *step) {
+    tw_context *context = twi_program_context(program);
+    twi_call call;
+    twi_program_call(program, step, 0, &call);
+    return context->backend->takes && context->backend->takes(context, step->kernel, &call);
+}
+
+/* The step that a match becomes, without its mask. */
+static tw_status make_fused(tw_program *program, const match *m, twi_step *fused) {
+    const twi_pattern *pattern = m->pattern;
+    const twi_step *first = &program->step[m->step[0]];
+    *fused = program->step[last_step(m)];
+    TWI_TRY(twi_program_kernel(program, pattern->replacement, &fused->kernel));
+    fused->attrs = first->attrs;
+    fused->node = first->node;
+    fused->label = first->label;
+    if (pattern->joined) TWI_TRY(join_attrs(program, first, &program->step[m->step[pattern->joined]], &fused->attrs));
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) fused->operand[o] = TWI_NO_REF;
+    for (int o = 0; o < fused->kernel->operand_count; o++) {
+        const twi_pattern_operand *take = &pattern->operand[o];
+        if (take->member >= 0) fused->operand[o] = program->step[m->step[take->member]].operand[take->operand];
+    }
+    return TW_OK;
+}
+
 static tw_status apply_match(tw_program *program, const match *m) {
     const twi_pattern *pattern = m->pattern;
-    twi_step fused = program->step[last_step(m)];
-    TWI_TRY(twi_program_kernel(program, pattern->replacement, &fused.kernel));
-    fused.attrs = program->step[m->step[0]].attrs;
-    fused.node = program->step[m->step[0]].node;
-    fused.label = program->step[m->step[0]].label;
+    twi_step fused;
     int mask = TWI_NO_REF, masked = TWI_NO_REF;
-    for (int o = 0; o < TWI_MAX_OPERANDS; o++) fused.operand[o] = TWI_NO_REF;
+    TWI_TRY(make_fused(program, m, &fused));
     for (int o = 0; o < fused.kernel->operand_count; o++) {
         const twi_pattern_operand *take = &pattern->operand[o];
-        if (take->member >= 0) {
-            fused.operand[o] = program->step[m->step[take->member]].operand[take->operand];
-        } else {
-            masked = fused.operand[take->operand];
-            if (sign_is_read(program, pattern, masked)) TWI_TRY(add_mask(program, masked, &mask));
-            fused.operand[o] = mask;
-        }
+        if (take->member >= 0) continue;
+        masked = fused.operand[take->operand];
+        if (sign_is_read(program, pattern, masked)) TWI_TRY(add_mask(program, masked, &mask));
+        fused.operand[o] = mask;
     }
     double before = 0, after = twi_program_step_bytes(program, &fused);
     for (int k = 0; k < pattern->members; k++) before += twi_program_step_bytes(program, &program->step[m->step[k]]);
-    if (after >= before) return TW_OK;
+    if (after >= before || (pattern->asked && !is_taken(program, &fused))) return TW_OK;
     program->fused_bytes += before - after;
     int last = last_step(m);
     for (int k = 0; k < pattern->members; k++) program->step[m->step[k]].kernel = NULL;
@@ -164,6 +194,21 @@ static tw_status apply_patterns(tw_program *program) {
     return TW_OK;
 }
 
+tw_status twi_fuse_probe(tw_program *program, int step, bool *out) {
+    *out = false;
+    for (const twi_pattern *pattern = twi_patterns; pattern->name && !*out; pattern++)
+        for (int i = 0; pattern->asked && i <= step && !*out; i++) {
+            match m = {.pattern = pattern, .step = {i}};
+            if (!is_kernel(&program->step[i], pattern->member[0].kernel) || !find_members(program, &m) ||
+                !is_member(&m, step) || !legal(program, &m))
+                continue;
+            twi_step fused;
+            TWI_TRY(make_fused(program, &m, &fused));
+            *out = is_taken(program, &fused);
+        }
+    return TW_OK;
+}
+
 static const twi_absorb *absorb_row(const twi_step *producer, const twi_step *reader, int buffer) {
     for (const twi_absorb *row = twi_absorbs; row->producer; row++)
         if (is_kernel(producer, row->producer) && is_kernel(reader, row->reader) &&
@@ -172,29 +217,40 @@ static const twi_absorb *absorb_row(const twi_step *producer, const twi_step *re
     return NULL;
 }
 
+static tw_status make_twin(tw_program *program, const twi_absorb *row, const twi_step *producer, const twi_step *reader,
+                           twi_step *twin) {
+    *twin = *reader;
+    TWI_TRY(twi_program_kernel(program, row->twin, &twin->kernel));
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) twin->operand[o] = TWI_NO_REF;
+    for (int o = 0; o < twin->kernel->operand_count; o++) {
+        int8_t from = row->order[o];
+        twin->operand[o] = from == TWI_ABSORB_VALUE  ? producer->operand[0]
+                           : from == TWI_ABSORB_MASK ? producer->operand[1]
+                                                     : reader->operand[from];
+    }
+    return row->joined ? join_attrs(program, reader, producer, &twin->attrs) : TW_OK;
+}
+
 /* The producer goes if every reader of its output has a twin, which replaces one operand: none may read it twice. */
 static tw_status absorb(tw_program *program, int at) {
     const twi_step producer = program->step[at];
     int value = producer.operand[2], hits = 0;
+    twi_step twin;
     if (program->buffer[value].pinned) return TW_OK;
     for (int i = 0; i < program->step_count; i++) {
         int reads = count_reads(program, &program->step[i], value);
         if (!reads) continue;
-        if (reads > 1 || !absorb_row(&producer, &program->step[i], value)) return TW_OK;
+        const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
+        if (reads > 1 || !row) return TW_OK;
+        TWI_TRY(make_twin(program, row, &producer, &program->step[i], &twin));
+        if (row->asked && !is_taken(program, &twin)) return TW_OK;
         hits++;
     }
     if (!hits) return TW_OK;
     for (int i = 0; i < program->step_count; i++) {
         const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
         if (!row) continue;
-        twi_step twin = program->step[i];
-        TWI_TRY(twi_program_kernel(program, row->twin, &twin.kernel));
-        for (int o = 0; o < twin.kernel->operand_count; o++) {
-            int8_t from = row->order[o];
-            twin.operand[o] = from == TWI_ABSORB_VALUE  ? producer.operand[0]
-                              : from == TWI_ABSORB_MASK ? producer.operand[1]
-                                                        : program->step[i].operand[from];
-        }
+        TWI_TRY(make_twin(program, row, &producer, &program->step[i], &twin));
         program->fused_bytes -=
             twi_program_step_bytes(program, &twin) - twi_program_step_bytes(program, &program->step[i]);
         program->step[i] = twin;
@@ -205,6 +261,7 @@ static tw_status absorb(tw_program *program, int at) {
 }
 
 tw_status twi_pass_fuse(tw_program *program) {
+    TWI_TRY(twi_swap_steps(program));
     TWI_TRY(apply_patterns(program));
     for (int i = 0; i < program->step_count; i++)
         for (const twi_absorb *row = twi_absorbs; row->producer; row++)
@@ -212,6 +269,7 @@ tw_status twi_pass_fuse(tw_program *program) {
                 TWI_TRY(absorb(program, i));
                 break;
             }
+    TWI_TRY(apply_patterns(program)); /* who read what has disappeared now reads something else */
     twi_program_compact(program);
     return TW_OK;
 }

@@ -121,7 +121,7 @@ static void find_in_place(tw_program *program) {
             twi_buffer *input = &program->buffer[from], *output = &program->buffer[to];
             if (input->source != TWI_SOURCE_ARENA || output->source != TWI_SOURCE_ARENA || output->alias >= 0) continue;
             if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes ||
-                input->sample_bytes != output->sample_bytes)
+                input->sample_bytes != output->sample_bytes || input->lanes != output->lanes)
                 continue;
             if (last_reading_step(program, from) != i) continue;
             output->over = from;
@@ -132,6 +132,12 @@ static int owner_of(const tw_program *program, int buffer) {
     buffer = twi_program_root(program, buffer);
     while (program->buffer[buffer].over >= 0) buffer = twi_program_root(program, program->buffer[buffer].over);
     return buffer;
+}
+
+/* Samples there must be room for: those side by side come in whole blocks. */
+static size_t whole_blocks(const twi_buffer *buffer, int64_t samples) {
+    int64_t lanes = buffer->lanes ? buffer->lanes : 1;
+    return (size_t)((samples + lanes - 1) / lanes * lanes);
 }
 
 typedef struct planner {
@@ -160,7 +166,9 @@ static tw_status plan_arena(planner *p) {
         twi_buffer *buffer = &program->buffer[i];
         if (buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local &&
             buffer->last >= 0)
-            add_block(p, buffer->bytes, buffer->first, buffer->last, &buffer->offset);
+            add_block(p,
+                      buffer->lanes ? buffer->sample_bytes * whole_blocks(buffer, buffer->shape.dim[0]) : buffer->bytes,
+                      buffer->first, buffer->last, &buffer->offset);
     }
     for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
@@ -199,7 +207,7 @@ static tw_status plan_scratch(planner *p) {
                         if (k < first) first = k;
                         last = k;
                     }
-            add_block(p, buffer->sample_bytes * (size_t)segment->chunk, first, last, &buffer->offset);
+            add_block(p, buffer->sample_bytes * whole_blocks(buffer, segment->chunk), first, last, &buffer->offset);
         }
         if (p->count) TWI_TRY(place(twi_program_context(program)->memory, p->block, p->count, &peak));
         if (peak > program->scratch_offset) program->scratch_offset = peak;

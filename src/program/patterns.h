@@ -4,7 +4,7 @@
 
 #include "backend/step.h"
 
-enum { TWI_PATTERN_MEMBERS = 3 };
+enum { TWI_PATTERN_MEMBERS = 4 };
 
 /* Member m reads, as its operand `to`, what an earlier member wrote as operand `from`. */
 typedef struct twi_pattern_member {
@@ -19,10 +19,11 @@ typedef struct twi_pattern_operand {
 enum { TWI_MASK = -1 };
 
 /* A group of steps that becomes one. What one member hands to another and the replacement does not write must have no other
- * reader. Attributes are those of member 0. */
+ * reader. Attributes are those of member 0; of member `joined`, if that is not 0, follow them in the same struct. */
 typedef struct twi_pattern {
     const char *name;
-    int8_t members;
+    int8_t members, joined;
+    bool asked; /* made only where the back end has an implementation of the replacement */
     twi_pattern_member member[TWI_PATTERN_MEMBERS];
     const char *replacement;
     twi_pattern_operand operand[TWI_MAX_OPERANDS];
@@ -41,9 +42,20 @@ typedef struct twi_absorb {
     const char *twin;
     int8_t order
         [TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the producer's */
+    bool joined; /* the producer's attributes follow the reader's in the twin's */
+    bool asked;  /* only where the back end has an implementation of the twin */
 } twi_absorb;
 enum { TWI_ABSORB_VALUE = -1, TWI_ABSORB_MASK = -2 };
 
 extern const twi_absorb twi_absorbs[]; /* ends with a NULL producer */
+
+/* Two steps, and those of their backward, that give the same in the other order, in which less is to be done: `first` maps every
+ * element by itself and never turns their order around, `second` selects elements. Operands: first x, y; second x, y, index;
+ * second_backward dy, index, dx; first_backward dy, y, dx. Done where a pattern that is asked about then takes both. */
+typedef struct twi_swap {
+    const char *first, *second, *second_backward, *first_backward;
+} twi_swap;
+
+extern const twi_swap twi_swaps[]; /* ends with a NULL first */
 
 #endif

@@ -20,6 +20,7 @@ static void plan_buffer(const tw_program *program, const twi_buffer *buffer, con
     out->shape = buffer->shape;
     memcpy(out->stride, buffer->stride, sizeof out->stride);
     out->store = buffer->store;
+    out->lanes = buffer->lanes;
     out->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
     out->batched = buffer->batched;
     out->bytes = buffer->bytes;

@@ -1,5 +1,6 @@
-/* A program under construction and finished. Passes in order, one file each: lower, layout, fuse, schedule, choose,
- * memory_plan, prepare; then run. The three in the middle are made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
+/* A program under construction and finished. Passes in order, one file each: lower, layout, fuse, schedule, lanes, choose,
+ * memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
+ * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
 
@@ -29,6 +30,8 @@ typedef struct twi_buffer {
     int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
     /* layout pass */
     int64_t stride[TW_MAX_RANK];
+    uint8_t lanes; /* lanes pass: samples side by side, as twi_operand.lanes */
+    bool unturned; /* lanes pass: its samples stay one after the other */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */
@@ -162,9 +165,14 @@ double twi_program_step_bytes(const tw_program *program, const twi_step *step);
 tw_status twi_pass_lower(tw_program *program, const tw_program_options *options);
 tw_status twi_pass_layout(tw_program *program);
 tw_status twi_pass_fuse(tw_program *program);
+/* fuse_swap.c: what is better done in another order, before groups of steps become one. */
+tw_status twi_swap_steps(tw_program *program);
+/* fuse.c: would that step become part of a larger one that the back end was asked about? */
+tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
 tw_status twi_schedule_segments(tw_program *program);
+void twi_pass_lanes(tw_program *program);
 tw_status twi_pass_choose(tw_program *program);
 tw_status twi_choose_step(tw_program *program, twi_step *step);
 tw_status twi_pass_memory_plan(tw_program *program);

@@ -9,6 +9,7 @@ static void add_operand(const tw_program *program, const twi_step *step, int o, 
     char shape[TWI_SHAPE_TEXT];
     twi_text_add(text, " %s%s=%s%s", arrows[rule->access], rule->name, buffer->name,
                  twi_shape_text(&buffer->shape, shape));
+    if (pass >= TW_PASS_CHOOSE && buffer->lanes) twi_text_add(text, "x%d", buffer->lanes);
     if (pass < TW_PASS_MEMORY) return;
     const twi_buffer *root = &program->buffer[twi_program_root(program, step->operand[o])];
     if (root->source == TWI_SOURCE_ARENA) twi_text_add(text, "%s%zu", root->local ? "@local+" : "@", root->offset);

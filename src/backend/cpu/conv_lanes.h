@@ -7,19 +7,41 @@
 #include "conv_shape.h"
 #include "cpu.h"
 
+/* Samples one after the other, or turned: VEC_WIDTH of them side by side, in whole blocks (twi_operand.lanes). */
+typedef struct twi_lanes_tensor {
+    void *data;
+    bool turned;
+} twi_lanes_tensor;
+
+/* A max pooling of a convolution's result: rows x columns of windows, and the index of the element that won in each. */
+typedef struct twi_lanes_pool {
+    const twi_pool_attrs *attrs;
+    int64_t rows, columns;
+    twi_lanes_tensor index;
+} twi_lanes_pool;
+
 typedef struct twi_lanes {
     int64_t width; /* images in a vector */
     /* Floats of scratch that the two calls below want. */
-    int64_t (*forward_scratch)(const twi_conv_shape *shape);
-    int64_t (*backward_weights_scratch)(const twi_conv_shape *shape);
-    /* groups is 1. Tensors are dense, images N,H,W,C, kernels O,H,W,I. bias may be NULL. */
-    void (*forward)(const twi_conv_shape *shape, const float *x, const float *w, const float *bias, bool relu, float *y,
-                    float *scratch);
-    /* spread is 1. add: on top of what dw holds. */
-    void (*backward_weights)(const twi_conv_shape *shape, const float *x, const float *dy, bool add, float *dw,
-                             float *scratch);
+    int64_t (*forward_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *unpool, const twi_lanes_pool *pool);
+    int64_t (*backward_weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *unpool);
+    /* groups is 1. Tensors are dense, images H,W,C, kernels O,H,W,I. bias may be NULL. unpool: x is the gradient of
+     * what the pooling gave. pool: y is what it gives, and its index is written. NULL: neither. */
+    void (*forward)(const twi_conv_shape *shape, twi_lanes_tensor x, const twi_lanes_pool *unpool, const float *w,
+                    const float *bias, const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch);
+    /* spread is 1. unpool: dy is the gradient of what the pooling gave, or NULL. add: on top of what dw holds. */
+    void (*backward_weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy,
+                             const twi_lanes_pool *unpool, bool add, float *dw, float *scratch);
+    /* g = dy where y > 0, else 0; db[c] = sum of g. All turned, `pixels` x `channels` a sample; y NULL: g and dy are the
+     * same, and only summed. */
+    int64_t (*bias_relu_scratch)(int64_t channels);
+    void (*bias_relu)(int64_t samples, int64_t pixels, int64_t channels, const float *dy, const float *y, float *g,
+                      bool add, float *db, float *scratch);
+    /* Between samples of channels x pixels, one after the other, and turned images of pixels x channels. */
+    void (*rows_to_image)(int64_t samples, int64_t pixels, int64_t channels, const float *rows, float *image);
+    void (*image_to_rows)(int64_t samples, int64_t pixels, int64_t channels, const float *image, float *rows);
 } twi_lanes;
 
-extern const twi_lanes twi_lanes_avx2, twi_lanes_avx512;
+extern const twi_lanes twi_lanes_baseline, twi_lanes_avx2, twi_lanes_avx512;
 
 #endif

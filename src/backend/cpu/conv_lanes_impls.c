@@ -1,25 +1,53 @@
-/* Convolutions of few channels, a vector of images at a time: which calls are taken, and how they reach
- * conv_lanes.h. */
+/* Convolutions of few channels, a vector of images at a time, and what stands between them: which calls are taken, and
+ * how they reach conv_lanes.h. */
 #include "conv_lanes.h"
-#include "base/memory.h"
+#include "parts.h"
 
 static const twi_lanes *lanes_for(twi_isa isa) {
 #if defined(__x86_64__)
     if (isa != TWI_ISA_BASELINE) return isa == TWI_ISA_AVX512 ? &twi_lanes_avx512 : &twi_lanes_avx2;
 #endif
     (void)isa;
-    return NULL;
+    return &twi_lanes_baseline;
 }
 
-/* The convolution done: of dy and turned weights, where the gradient of the input is asked for. */
-static twi_conv_shape forward_shape(const twi_call *call) {
-    return twi_conv_shape_of(call, 0, 1, call->operand_count - 1);
+static twi_lanes_tensor tensor(const twi_call *call, int o) {
+    return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
 }
-static twi_conv_shape backward_data_shape(const twi_call *call) {
-    twi_conv_shape forward = twi_conv_shape_of(call, 2, 1, 0);
-    return twi_conv_shape_backward(&forward);
+
+/* ---- what a kernel's operands are ---- */
+
+/* Places of operands; -1: there is none. */
+typedef struct roles {
+    int8_t x, w, y,
+        index; /* of the convolution: its input, weights and result, or their gradients; the pooling's index */
+    bool backward_data;
+} roles;
+
+static const roles forward_roles = {0, 1, 2, -1, false}, biased_roles = {0, 1, 3, -1, false},
+                   pooled_roles = {0, 1, 3, 4, false}, weights_roles = {0, 2, 1, -1, false},
+                   unpooled_weights_roles = {0, 3, 1, 2, false}, data_roles = {2, 1, 0, -1, true},
+                   unpooled_data_roles = {3, 2, 0, 1, true};
+
+/* The convolution that is done: of dy and turned weights, where the gradient of the input is asked for. */
+static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
+    twi_conv_shape s = twi_conv_shape_of(call, r->x, r->w, r->y);
+    if (r->index >= 0) { /* y is what the pooling gives */
+        const twi_conv2d_pool_attrs *attrs = call->attrs;
+        s.out_h = twi_conv2d_rows(&attrs->conv, s.in_h, s.kernel_h);
+        s.out_w = twi_conv2d_columns(&attrs->conv, s.in_w, s.kernel_w);
+    }
+    return r->backward_data ? twi_conv_shape_backward(&s) : s;
 }
-static twi_conv_shape backward_weights_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 2, 1); }
+
+/* NULL without a pooling. */
+static const twi_lanes_pool *pool_of(const twi_call *call, const roles *r, twi_lanes_pool *pool) {
+    if (r->index < 0) return NULL;
+    const twi_conv2d_pool_attrs *attrs = call->attrs;
+    const int64_t *dim = call->operand[r->y].shape.dim;
+    *pool = (twi_lanes_pool){&attrs->pool, dim[2], dim[3], tensor(call, r->index)};
+    return pool;
+}
 
 /* ---- what is taken ---- */
 
@@ -27,35 +55,35 @@ static twi_conv_shape backward_weights_shape(const twi_call *call) { return twi_
 enum { MOST_CHANNELS = 64, MOST_CHANNELS_OF_WEIGHTS = 24, MOST_FLOATS = 4 << 20 };
 
 /* Scratch at most, in a form that cannot overflow. */
-static double scratch_bound(const twi_conv_shape *s, int64_t width) {
+static double scratch_bound(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
     double columns = (double)s->out_w * (double)s->stride_w + (double)s->kernel_w * (double)s->dilation_w;
     double weights = (double)s->out_c * (double)s->kernel_h * (double)s->kernel_w * (double)s->in_c;
-    return ((double)s->in_h * columns * (double)s->in_c + (double)s->out_w * (double)s->out_c + weights) *
+    double rows = pool ? (double)pool->attrs->kernel_h : 1, channels = (double)twi_larger(s->in_c, s->out_c);
+    double pooled = pool ? 2 * (double)pool->rows * (double)pool->columns * channels : 0;
+    return ((double)s->in_h * columns * (double)s->in_c + rows * (double)s->out_w * (double)s->out_c + weights +
+            pooled) *
            (double)width;
 }
 
-static const char *refuse(const twi_call *call, twi_isa isa, const twi_conv_shape *s, int64_t most_channels) {
-    const twi_lanes *lanes = lanes_for(isa);
+static const char *refuse(const twi_call *call, twi_isa isa, const roles *r, int64_t most_channels) {
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
-    if (!lanes) return "the instruction set has no vectors worth turning images for";
-    if (s->groups != 1) return "more than one group";
-    if (s->samples * 2 < lanes->width) return "images for less than half a vector";
-    if (s->in_c > most_channels) return "too many channels";
-    if (scratch_bound(s, lanes->width) > MOST_FLOATS) return "images too large";
+    twi_lanes_pool pool;
+    const int64_t width = lanes_for(isa)->width;
+    const twi_conv_shape s = shape_of(call, r);
+    for (int o = 0; o < call->operand_count; o++)
+        if (call->operand[o].lanes && call->operand[o].lanes != width)
+            return "samples lie side by side in another number";
+    if (s.groups != 1) return "more than one group";
+    if (s.samples * 2 < width) return "images for less than half a vector";
+    if (s.in_c > most_channels) return "too many channels";
+    if (scratch_bound(&s, pool_of(call, r, &pool), width) > MOST_FLOATS) return "images too large";
     return NULL;
 }
-static const char *refuse_forward(const twi_call *call, twi_isa isa) {
-    twi_conv_shape s = forward_shape(call);
-    return refuse(call, isa, &s, MOST_CHANNELS);
-}
-static const char *refuse_backward_data(const twi_call *call, twi_isa isa) {
-    twi_conv_shape s = backward_data_shape(call);
-    return refuse(call, isa, &s, MOST_CHANNELS);
-}
-static const char *refuse_backward_weights(const twi_call *call, twi_isa isa) {
-    twi_conv_shape s = backward_weights_shape(call);
-    return refuse(call, isa, &s, MOST_CHANNELS_OF_WEIGHTS);
+
+/* Without vectors of 8 images, products of patches are as fast. */
+static const char *refuse_narrow(twi_isa isa) {
+    return isa == TWI_ISA_BASELINE ? "the instruction set has no vectors worth turning images for" : NULL;
 }
 
 static int64_t multiple(const twi_call *call, twi_isa isa) {
@@ -63,46 +91,45 @@ static int64_t multiple(const twi_call *call, twi_isa isa) {
     return lanes_for(isa)->width;
 }
 
+/* Images that convolutions hand to each other stay in lanes. */
+static int wish(const twi_call *call, twi_isa isa, int operand) {
+    (void)call, (void)operand;
+    return (int)lanes_for(isa)->width;
+}
+
 /* ---- forward ---- */
 
-static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    twi_conv_shape s = forward_shape(main);
-    site->worker_bytes = (size_t)lanes_for(site->isa)->forward_scratch(&s) * sizeof(float);
+static tw_status prepare_forward(twi_cpu_site *site, const twi_call *call, const roles *r) {
+    twi_lanes_pool pool;
+    const twi_conv_shape s = shape_of(call, r);
+    site->worker_bytes =
+        (size_t)lanes_for(site->isa)->forward_scratch(&s, NULL, pool_of(call, r, &pool)) * sizeof(float);
     return TW_OK;
 }
 
-static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, const float *bias,
-                bool relu) {
-    twi_conv_shape s = forward_shape(call);
-    lanes_for(site->isa)->forward(&s, call->operand[0].data, call->operand[1].data, bias, relu,
-                                  call->operand[call->operand_count - 1].data, workspace->scratch);
-}
-static void run_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    run(site, call, workspace, NULL, false);
-}
-static void run_forward_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    run(site, call, workspace, call->operand[2].data, false);
-}
-static void run_forward_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    run(site, call, workspace, call->operand[2].data, true);
+static void run_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                        const roles *r, const float *bias, bool relu) {
+    twi_lanes_pool pool;
+    const twi_conv_shape s = shape_of(call, r);
+    lanes_for(site->isa)->forward(&s, tensor(call, r->x), NULL, call->operand[r->w].data, bias, pool_of(call, r, &pool),
+                                  relu, tensor(call, r->y), workspace->scratch);
 }
 
 /* ---- backward ---- */
 
-static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    twi_conv_shape s = backward_data_shape(main);
-    site->worker_bytes = (size_t)lanes_for(site->isa)->forward_scratch(&s) * sizeof(float);
-    site->shared_bytes = (size_t)twi_shape_count(&main->operand[1].shape) * sizeof(float);
+static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *call, const roles *r) {
+    twi_lanes_pool pool;
+    const twi_conv_shape s = shape_of(call, r);
+    site->worker_bytes =
+        (size_t)lanes_for(site->isa)->forward_scratch(&s, pool_of(call, r, &pool), NULL) * sizeof(float);
+    site->shared_bytes = (size_t)twi_shape_count(&call->operand[r->w].shape) * sizeof(float);
     return TW_OK;
 }
 
 /* Turns the weights: turned[i][kernel_h-1-y][kernel_w-1-x][o] = w[o][y][x][i]. */
-static void begin_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    (void)site;
-    const int64_t *w_dim = call->operand[1].shape.dim;
-    const float *w = call->operand[1].data;
+static void begin_backward_data(const twi_call *call, const twi_cpu_workspace *workspace, const roles *r) {
+    const int64_t *w_dim = call->operand[r->w].shape.dim;
+    const float *w = call->operand[r->w].data;
     float *turned = workspace->shared;
     int64_t outs = w_dim[0], ins = w_dim[1], taps = w_dim[2] * w_dim[3];
     for (int64_t o = 0; o < outs; o++) {
@@ -113,49 +140,150 @@ static void begin_backward_data(const twi_cpu_site *site, const twi_call *call, 
     }
 }
 
-static void run_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    twi_conv_shape s = backward_data_shape(call);
-    lanes_for(site->isa)->forward(&s, call->operand[0].data, workspace->shared, NULL, false, call->operand[2].data,
-                                  workspace->scratch);
+static void run_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                              const roles *r) {
+    twi_lanes_pool pool;
+    const twi_conv_shape s = shape_of(call, r);
+    lanes_for(site->isa)->forward(&s, tensor(call, r->y), pool_of(call, r, &pool), workspace->shared, NULL, NULL, false,
+                                  tensor(call, r->x), workspace->scratch);
 }
 
-static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    twi_conv_shape s = backward_weights_shape(main);
-    site->worker_bytes = (size_t)lanes_for(site->isa)->backward_weights_scratch(&s) * sizeof(float);
+static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *call, const roles *r) {
+    twi_lanes_pool pool;
+    const twi_conv_shape s = shape_of(call, r);
+    site->worker_bytes =
+        (size_t)lanes_for(site->isa)->backward_weights_scratch(&s, pool_of(call, r, &pool)) * sizeof(float);
     return TW_OK;
 }
 
-static void run_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    twi_conv_shape s = backward_weights_shape(call);
-    lanes_for(site->isa)->backward_weights(&s, call->operand[0].data, call->operand[1].data, !call->first,
-                                           call->operand[2].data, workspace->scratch);
+static void run_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                                 const roles *r) {
+    twi_lanes_pool pool;
+    const twi_conv_shape s = shape_of(call, r);
+    lanes_for(site->isa)->backward_weights(&s, tensor(call, r->x), tensor(call, r->y), pool_of(call, r, &pool),
+                                           !call->first, call->operand[r->w].data, workspace->scratch);
+}
+
+/* ---- between convolutions ---- */
+
+static const char *refuse_turned(const twi_call *call, twi_isa isa, int from, int to) {
+    for (int o = from; o < to; o++) {
+        const twi_operand *operand = &call->operand[o];
+        if (!twi_is_f32(operand)) return "an operand is not f32";
+        if (operand->shape.rank != 4 || !twi_is_channels_last(operand))
+            return "an operand is no image, channels innermost";
+        if (operand->lanes != lanes_for(isa)->width) return "samples do not lie side by side";
+    }
+    return NULL;
+}
+static const char *refuse_bias_relu(const twi_call *call, twi_isa isa) { return refuse_turned(call, isa, 0, 3); }
+static const char *refuse_bias(const twi_call *call, twi_isa isa) { return refuse_turned(call, isa, 0, 1); }
+
+static tw_status prepare_bias(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    site->worker_bytes = (size_t)lanes_for(site->isa)->bias_relu_scratch(main->operand[0].shape.dim[1]) * sizeof(float);
+    return TW_OK;
+}
+
+static void run_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const twi_operand *dy = &call->operand[0];
+    const int64_t *dim = dy->shape.dim;
+    lanes_for(site->isa)->bias_relu(dim[0], dim[2] * dim[3], dim[1], dy->data, call->operand[1].data,
+                                    call->operand[2].data, !call->first, call->operand[3].data, workspace->scratch);
+}
+static void run_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const twi_operand *dy = &call->operand[0];
+    const int64_t *dim = dy->shape.dim;
+    lanes_for(site->isa)->bias_relu(dim[0], dim[2] * dim[3], dim[1], dy->data, NULL, NULL, !call->first,
+                                    call->operand[1].data, workspace->scratch);
+}
+
+/* One operand an image in lanes, the other one row-major. */
+static const char *refuse_copy(const twi_call *call, twi_isa isa) {
+    int image = call->operand[0].lanes ? 0 : 1;
+    const twi_operand *rows = &call->operand[1 - image];
+    const char *refusal = refuse_turned(call, isa, image, image + 1);
+    if (refusal) return refusal;
+    return rows->lanes || !twi_is_f32(rows) || !twi_is_row_major(rows) ? "the other operand is not row-major f32"
+                                                                       : NULL;
+}
+static void run_copy(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    const bool from_image = call->operand[0].lanes != 0;
+    const int64_t *dim = call->operand[from_image ? 0 : 1].shape.dim;
+    const twi_lanes *lanes = lanes_for(site->isa);
+    (from_image ? lanes->image_to_rows : lanes->rows_to_image)(dim[0], dim[2] * dim[3], dim[1], call->operand[0].data,
+                                                               call->operand[1].data);
 }
 
 /* ---- table ---- */
 
-#define FORWARD(kernel_name, run_fn)                                                                            \
-    {                                                                                                           \
-        .kernel = "conv2d." kernel_name, .name = "lanes", .refuse = refuse_forward, .prepare = prepare_forward, \
-        .run = run_fn, .multiple = multiple                                                                     \
+#define TAKEN(name, roles, limit, narrow)                                 \
+    static const char *refuse_##name(const twi_call *call, twi_isa isa) { \
+        const char *refusal = narrow;                                     \
+        return refusal ? refusal : refuse(call, isa, &roles, limit);      \
     }
+#define PREPARED(name, roles, kind)                                                                   \
+    static tw_status prepare_##name(twi_cpu_site *site, const twi_call *main, const twi_call *tail) { \
+        (void)tail;                                                                                   \
+        return prepare_##kind(site, main, &roles);                                                    \
+    }
+#define RUN(name) \
+    static void run_##name(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace)
+
+#define FORWARD(name, roles, limit, narrow, bias, relu) \
+    TAKEN(name, roles, limit, narrow)                   \
+    PREPARED(name, roles, forward)                      \
+    RUN(name) { run_forward(site, call, workspace, &roles, (bias) ? call->operand[2].data : NULL, relu); }
+#define BACKWARD_DATA(name, roles, narrow)                                                                         \
+    TAKEN(name, roles, MOST_CHANNELS, narrow)                                                                      \
+    PREPARED(name, roles, backward_data)                                                                           \
+    static void begin_##name(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
+        (void)site;                                                                                                \
+        begin_backward_data(call, workspace, &roles);                                                              \
+    }                                                                                                              \
+    RUN(name) { run_backward_data(site, call, workspace, &roles); }
+#define BACKWARD_WEIGHTS(name, roles, narrow)            \
+    TAKEN(name, roles, MOST_CHANNELS_OF_WEIGHTS, narrow) \
+    PREPARED(name, roles, backward_weights)              \
+    RUN(name) { run_backward_weights(site, call, workspace, &roles); }
+
+FORWARD(plain, forward_roles, MOST_CHANNELS, refuse_narrow(isa), false, false)
+FORWARD(biased, biased_roles, MOST_CHANNELS, refuse_narrow(isa), true, false)
+FORWARD(biased_relu, biased_roles, MOST_CHANNELS, refuse_narrow(isa), true, true)
+FORWARD(pooled, pooled_roles, MOST_CHANNELS_OF_WEIGHTS, NULL, true, false)
+FORWARD(pooled_relu, pooled_roles, MOST_CHANNELS_OF_WEIGHTS, NULL, true, true)
+BACKWARD_DATA(data, data_roles, refuse_narrow(isa))
+BACKWARD_DATA(unpooled_data, unpooled_data_roles, NULL)
+BACKWARD_WEIGHTS(weights, weights_roles, refuse_narrow(isa))
+BACKWARD_WEIGHTS(unpooled_weights, unpooled_weights_roles, NULL)
+
+#define ROW(kernel_name, fn)                                                                                 \
+    .kernel = kernel_name, .name = "lanes", .refuse = refuse_##fn, .prepare = prepare_##fn, .run = run_##fn, \
+    .multiple = multiple, .lanes = wish, .turned = true
 
 const twi_cpu_impl twi_cpu_lanes_impls[] = {
-    FORWARD("forward", run_forward),
-    FORWARD("forward_bias", run_forward_bias),
-    FORWARD("forward_bias_relu", run_forward_bias_relu),
-    {.kernel = "conv2d.backward_data",
+    {ROW("conv2d.forward", plain)},
+    {ROW("conv2d.forward_bias", biased)},
+    {ROW("conv2d.forward_bias_relu", biased_relu)},
+    {ROW("conv2d.forward_bias_max_pool", pooled)},
+    {ROW("conv2d.forward_bias_max_pool_relu", pooled_relu)},
+    {ROW("conv2d.backward_data", data), .begin = begin_data},
+    {ROW("conv2d.backward_data_unpooled", unpooled_data), .begin = begin_unpooled_data},
+    {ROW("conv2d.backward_weights", weights)},
+    {ROW("conv2d.backward_weights_unpooled", unpooled_weights)},
+    {.kernel = "bias_relu.backward",
      .name = "lanes",
-     .refuse = refuse_backward_data,
-     .prepare = prepare_backward_data,
-     .begin = begin_backward_data,
-     .run = run_backward_data,
-     .multiple = multiple},
-    {.kernel = "conv2d.backward_weights",
+     .refuse = refuse_bias_relu,
+     .prepare = prepare_bias,
+     .run = run_bias_relu,
+     .turned = true},
+    {.kernel = "bias.backward",
      .name = "lanes",
-     .refuse = refuse_backward_weights,
-     .prepare = prepare_backward_weights,
-     .run = run_backward_weights,
-     .multiple = multiple},
+     .refuse = refuse_bias,
+     .prepare = prepare_bias,
+     .run = run_bias,
+     .turned = true},
+    {.kernel = "reshape.copy", .name = "lanes", .refuse = refuse_copy, .run = run_copy, .turned = true},
     {.kernel = NULL},
 };

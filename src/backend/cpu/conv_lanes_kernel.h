@@ -1,70 +1,20 @@
 /* The convolutions of conv_lanes.h, written once; conv_lanes_<isa>.c compiles them as LANES_RECORD.
  *
- * A group of VEC_WIDTH images is turned into lanes: what was a float of one image becomes a vector. Then loops over
- * output channels, positions and kernel taps multiply vectors by weights, or vectors by vectors, on tiles of sums that
- * stay in registers. Results are turned back row by row, while they are in the first-level cache. */
-#include "conv_lanes.h"
-#include "parts.h"
-#include "vec.h"
-
-#include <string.h>
+ * A group of VEC_WIDTH images is turned into lanes (lanes_turn_kernel.h), unless it lies so. Then loops over output
+ * channels, positions and kernel taps multiply vectors by weights, or vectors by vectors, on tiles of sums that stay in
+ * registers. Results are pooled (lanes_pool_kernel.h) or turned back row by row, while they are in the first-level
+ * cache. */
+#include "lanes_pool_kernel.h"
+#include "lanes_steps_kernel.h"
 
 enum {
-    QUADS = VEC_WIDTH / 4,
-    TILE_OUTS = 4,                         /* output channels of a tile */
+    TILE_OUTS = 6,                         /* output channels of a tile */
     TILE_MOST = 6,                         /* positions, or taps, of a tile */
     TILE_SUMS = VEC_WIDTH == 16 ? 24 : 12, /* of 32 and of 16 registers */
     BLOCK_FLOATS = 8192,                   /* of dy at a time, as large as the first-level cache */
 };
 
-/* ---- between images and lanes ---- */
-
-/* count neighbouring floats of `live` images, `image` floats apart, into lanes; lanes without an image become 0. */
-static void to_lanes(const float *from, int64_t image, int live, int64_t count, float *to) {
-    int64_t i = 0;
-    if (live == VEC_WIDTH) {
-        for (; i + 4 <= count; i += 4) {
-            vec v[4];
-            VEC_UNROLL
-            for (int r = 0; r < 4; r++) {
-                const float *rows[QUADS];
-                VEC_UNROLL
-                for (int q = 0; q < QUADS; q++) rows[q] = from + (4 * q + r) * image + i;
-                v[r] = vec_from_quads(rows);
-            }
-            vec_transpose4(v);
-            VEC_UNROLL
-            for (int r = 0; r < 4; r++) vec_store(to + (i + r) * VEC_WIDTH, v[r]);
-        }
-    }
-    for (; i < count; i++) {
-        for (int lane = 0; lane < VEC_WIDTH; lane++)
-            to[i * VEC_WIDTH + lane] = lane < live ? from[lane * image + i] : 0;
-    }
-}
-
-/* And back. */
-static void from_lanes(const float *from, int64_t count, int live, float *to, int64_t image) {
-    int64_t i = 0;
-    if (live == VEC_WIDTH) {
-        for (; i + 4 <= count; i += 4) {
-            vec v[4];
-            VEC_UNROLL
-            for (int r = 0; r < 4; r++) v[r] = vec_load(from + (i + r) * VEC_WIDTH);
-            vec_transpose4(v);
-            VEC_UNROLL
-            for (int r = 0; r < 4; r++) {
-                float *rows[QUADS];
-                VEC_UNROLL
-                for (int q = 0; q < QUADS; q++) rows[q] = to + (4 * q + r) * image + i;
-                vec_to_quads(rows, v[r]);
-            }
-        }
-    }
-    for (; i < count; i++) {
-        for (int lane = 0; lane < live; lane++) to[lane * image + i] = from[i * VEC_WIDTH + lane];
-    }
-}
+/* ---- images ---- */
 
 /* The input of a group in lanes: rows as they are, each in `columns` pixels with the zeros left and right, and between
  * pixels that are spread, in place. Rows of zeros are left out: who walks over rows skips them. */
@@ -73,17 +23,67 @@ static int64_t image_columns(const twi_conv_shape *s) {
 }
 static int64_t image_floats(const twi_conv_shape *s) { return s->in_h * image_columns(s) * s->in_c * VEC_WIDTH; }
 
-/* The zeros must be there already. */
-static void image_to_lanes(const twi_conv_shape *s, const float *x, int live, float *to) {
-    int64_t columns = image_columns(s), sample = s->in_h * s->in_w * s->in_c, first = 0, end;
-    if (s->left < 0) first = (-s->left + s->spread_w - 1) / s->spread_w;
-    end = twi_smaller(s->in_w, (columns - s->left + s->spread_w - 1) / s->spread_w);
+/* Input columns that lie on the image's columns: first .. end-1. */
+static void used_columns(const twi_conv_shape *s, int64_t *first, int64_t *end) {
+    *first = s->left < 0 ? (-s->left + s->spread_w - 1) / s->spread_w : 0;
+    *end = twi_smaller(s->in_w, (image_columns(s) - s->left + s->spread_w - 1) / s->spread_w);
+}
+
+/* Zeros where no input lies. */
+static void clear_borders(const twi_conv_shape *s, float *image) {
+    const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s);
+    int64_t left = twi_smaller(twi_larger(s->left, 0), columns), right = twi_larger(s->left + s->in_w, left);
+    if (s->spread_w > 1) left = right = columns;
+    for (int64_t row = 0; row < s->in_h; row++, image += columns * pixel) {
+        memset(image, 0, (size_t)(left * pixel) * sizeof(float));
+        if (right < columns) memset(image + right * pixel, 0, (size_t)((columns - right) * pixel) * sizeof(float));
+    }
+}
+
+/* The image of the samples from n on: in scratch, with its borders, or where it is. */
+static const float *image_in_lanes(const twi_conv_shape *s, twi_lanes_tensor x, int64_t n, int live, float *scratch) {
+    const int64_t columns = image_columns(s), sample = s->in_h * s->in_w * s->in_c;
+    const float *from = (const float *)x.data + n * sample;
+    int64_t first, end;
+    used_columns(s, &first, &end);
+    if (x.turned && live == VEC_WIDTH && s->left == 0 && s->spread_w == 1 && columns == s->in_w) return from;
+    if (n == 0 || live < VEC_WIDTH) clear_borders(s, scratch); /* those before may have been taken where they are */
     int64_t run = s->spread_w == 1 ? twi_larger(end - first, 1) : 1;
     for (int64_t row = 0; row < s->in_h; row++) {
-        for (int64_t x_at = first; x_at < end; x_at += run)
-            to_lanes(x + (row * s->in_w + x_at) * s->in_c, sample, live, run * s->in_c,
-                     to + (row * columns + x_at * s->spread_w + s->left) * s->in_c * VEC_WIDTH);
+        for (int64_t x_at = first; x_at < end; x_at += run) {
+            int64_t at = (row * s->in_w + x_at) * s->in_c;
+            float *to = scratch + (row * columns + x_at * s->spread_w + s->left) * s->in_c * VEC_WIDTH;
+            if (x.turned)
+                copy_live(from + at * VEC_WIDTH, live, run * s->in_c, to);
+            else
+                to_lanes(from + at, sample, live, run * s->in_c, to);
+        }
     }
+    return scratch;
+}
+
+/* The same of an image that is the gradient of what was pooled to x. */
+static const float *unpooled_image(const twi_conv_shape *s, twi_lanes_tensor x, const twi_lanes_pool *pool, int64_t n,
+                                   int live, float *scratch, float *turned) {
+    const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s);
+    pool_block block = pool_block_in_lanes(pool, x, s->in_c, n, live, turned);
+    int64_t first, end;
+    used_columns(s, &first, &end);
+    if (!pool_is_exact(pool, s->in_h, s->in_w))
+        memset(scratch, 0, (size_t)image_floats(s) * sizeof(float));
+    else if (n == 0)
+        clear_borders(s, scratch);
+    unpool_rows(pool, &block,
+                &(pool_target){.height = s->in_h,
+                               .width = s->in_w,
+                               .channels = s->in_c,
+                               .first_column = first,
+                               .end_column = end,
+                               .row = columns * pixel,
+                               .column = s->spread_w * pixel,
+                               .at = scratch + s->left * pixel},
+                0, s->in_h);
+    return scratch;
 }
 
 /* The kernel rows that lie on input rows at one output row: `count` of them from `first`, `step` apart, the first of
@@ -134,8 +134,12 @@ static tiling best_tiling(int64_t outs, int64_t cells) {
 }
 
 /* For every size of tile. */
-#define EACH_TILE_OF(make, outs) make(outs, 1) make(outs, 2) make(outs, 3) make(outs, 4) make(outs, 5) make(outs, 6)
-#define EACH_TILE(make) EACH_TILE_OF(make, 1) EACH_TILE_OF(make, 2) EACH_TILE_OF(make, 3) EACH_TILE_OF(make, 4)
+#define EACH_TILE_NARROW(make, outs) make(outs, 1) make(outs, 2) make(outs, 3) make(outs, 4)
+#define EACH_TILE_WIDE(make, outs) EACH_TILE_NARROW(make, outs) make(outs, 5) make(outs, 6)
+#define EACH_TILE(make)     \
+    EACH_TILE_WIDE(make, 1) \
+    EACH_TILE_WIDE(make, 2) \
+    EACH_TILE_WIDE(make, 3) EACH_TILE_WIDE(make, 4) EACH_TILE_NARROW(make, 5) EACH_TILE_NARROW(make, 6)
 
 /* ---- forward ---- */
 
@@ -171,6 +175,7 @@ VEC_INLINE void forward_tile(const int outs, const int cells, const forward_walk
                     VEC_UNROLL
                     for (int c = 0; c < cells; c++) {
                         vec at = vec_load(x + c * pixel);
+                        VEC_HELD(at);
                         VEC_UNROLL
                         for (int o = 0; o < outs; o++) s[o][c] = vec_fma(weight[o], at, s[o][c]);
                     }
@@ -245,20 +250,47 @@ static void forward_row(const twi_conv_shape *s, tiling tiles, int64_t out_y, co
     }
 }
 
-static int64_t forward_scratch(const twi_conv_shape *s) { return image_floats(s) + s->out_w * s->out_c * VEC_WIDTH; }
+/* Rows of the result that are kept: those a row of windows covers. */
+static int64_t kept_rows(const twi_lanes_pool *pool) { return pool ? pool->attrs->kernel_h : 1; }
 
-static void forward(const twi_conv_shape *s, const float *x, const float *w, const float *bias, bool relu, float *y,
-                    float *scratch) {
-    const int64_t in = s->in_h * s->in_w * s->in_c, row = s->out_w * s->out_c, out = s->out_h * row;
-    float *image = scratch, *lanes = scratch + image_floats(s);
+static int64_t forward_scratch(const twi_conv_shape *s, const twi_lanes_pool *unpool, const twi_lanes_pool *pool) {
+    return image_floats(s) + kept_rows(pool) * s->out_w * s->out_c * VEC_WIDTH + pool_block_floats(unpool, s->in_c) +
+           pool_row_floats(pool, s->out_c);
+}
+
+/* One image block after its convolution, row of windows by row of windows: only those rows that windows cover. */
+static void forward_pooled(const twi_conv_shape *s, tiling tiles, const float *image, const float *w, const float *bias,
+                           const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, int64_t n, int live, float *kept,
+                           float *row) {
+    const int64_t floats = s->out_w * s->out_c * VEC_WIDTH, most = pool->attrs->kernel_h;
+    int64_t done = 0;
+    for (int64_t p = 0; p < pool->rows; p++) {
+        int64_t top = p * pool->attrs->stride_h - pool->attrs->pad_top;
+        int64_t first = twi_larger(top, 0), end = twi_smaller(top + most, s->out_h);
+        for (done = twi_larger(done, first); done < end; done++)
+            forward_row(s, tiles, done, image, w, bias, false, kept + done % most * floats);
+        pool_row(pool, &(pool_source){s->out_c, s->out_w, floats, kept}, p, first, end, relu, y, n, live, row);
+    }
+}
+
+static void forward(const twi_conv_shape *s, twi_lanes_tensor x, const twi_lanes_pool *unpool, const float *w,
+                    const float *bias, const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch) {
+    const int64_t row = s->out_w * s->out_c, out = s->out_h * row;
+    float *lanes = scratch + image_floats(s), *turned = lanes + kept_rows(pool) * row * VEC_WIDTH,
+          *pooled = turned + pool_block_floats(unpool, s->in_c);
     tiling tiles = best_tiling(s->out_c, s->out_w);
-    memset(image, 0, (size_t)image_floats(s) * sizeof(float));
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
-        image_to_lanes(s, x + n * in, live, image);
+        const float *image =
+            unpool ? unpooled_image(s, x, unpool, n, live, scratch, turned) : image_in_lanes(s, x, n, live, scratch);
+        if (pool) {
+            forward_pooled(s, tiles, image, w, bias, pool, relu, y, n, live, lanes, pooled);
+            continue;
+        }
+        float *to = (float *)y.data + n * out;
         for (int64_t out_y = 0; out_y < s->out_h; out_y++) {
-            forward_row(s, tiles, out_y, image, w, bias, relu, lanes);
-            from_lanes(lanes, row, live, y + n * out + out_y * row, out);
+            forward_row(s, tiles, out_y, image, w, bias, relu, y.turned ? to + out_y * row * VEC_WIDTH : lanes);
+            if (!y.turned) from_lanes(lanes, row, live, to + out_y * row, out);
         }
     }
 }
@@ -291,6 +323,7 @@ VEC_INLINE void weights_tile(const int outs, const int cells, const weights_walk
                 VEC_UNROLL
                 for (int c = 0; c < cells; c++) {
                     vec at = vec_load(x + c * VEC_WIDTH);
+                    VEC_HELD(at);
                     VEC_UNROLL
                     for (int o = 0; o < outs; o++) s[o][c] = vec_fma(d[o], at, s[o][c]);
                 }
@@ -301,6 +334,7 @@ VEC_INLINE void weights_tile(const int outs, const int cells, const weights_walk
                 VEC_UNROLL
                 for (int o = 0; o < outs; o++) {
                     vec d = vec_load(dy + o * VEC_WIDTH);
+                    VEC_HELD(d);
                     VEC_UNROLL
                     for (int c = 0; c < cells; c++) s[o][c] = vec_fma(d, at[c], s[o][c]);
                 }
@@ -320,41 +354,45 @@ EACH_TILE(WEIGHTS_TILE)
 #define WEIGHTS_ENTRY(outs, cells) [outs][cells] = weights_tile_##outs##_##cells,
 static void (*const weights_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const weights_walk *) = {EACH_TILE(WEIGHTS_ENTRY)};
 
-/* Adds what rows y .. y+rows-1 of dy, in lanes, contribute to the sums of every weight. */
+/* What rows y .. y+rows-1 of dy, in lanes, add to the sums of one row of the kernel, in output channels o .. o+outs-1. */
+static void weights_kernel_row(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t k, int64_t o, int64_t outs,
+                               int64_t y, int64_t rows, const float *image, const float *dy, float *sums) {
+    const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
+    /* Rows of dy whose input row, at this row of the kernel, is inside the image. */
+    int64_t first = y, end = y + rows, shift = k * s->dilation_h - s->top;
+    while (first < end && first * s->stride_h + shift < 0) first++;
+    while (first < end && (end - 1) * s->stride_h + shift >= s->in_h) end--;
+    if (first == end) return;
+    weights_walk walk = {
+        .rows = end - first,
+        .image_row = s->stride_h * columns * pixel,
+        .columns = s->out_w,
+        .image_pixel = s->stride_w * pixel,
+        .dy = dy + ((first - y) * s->out_w * s->out_c + o) * VEC_WIDTH,
+        .dy_pixel = s->out_c * VEC_WIDTH,
+        .sums_out = s->kernel_h * kernel_row * VEC_WIDTH,
+    };
+    for (int64_t tap = 0; tap < kernel_row; tap += run) {
+        const float *tap_image =
+            image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
+        for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
+            int64_t c = twi_part_begin(run, tiles.cell_parts, cp),
+                    cells = twi_part_begin(run, tiles.cell_parts, cp + 1) - c;
+            walk.image = tap_image + c * VEC_WIDTH;
+            walk.sums = sums + o * walk.sums_out + (k * kernel_row + tap + c) * VEC_WIDTH;
+            weights_tiles[outs][cells](&walk);
+        }
+    }
+}
+
+/* The same of every weight. Output channels outermost: their part of dy then stays in the first-level cache. */
 static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t y, int64_t rows,
                          const float *image, const float *dy, float *sums) {
-    const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
-    const int64_t dy_row = s->out_w * s->out_c * VEC_WIDTH, sums_out = s->kernel_h * kernel_row * VEC_WIDTH;
-    for (int64_t k = 0; k < s->kernel_h; k++) {
-        /* Rows of dy whose input row, at this row of the kernel, is inside the image. */
-        int64_t first = y, end = y + rows, shift = k * s->dilation_h - s->top;
-        while (first < end && first * s->stride_h + shift < 0) first++;
-        while (first < end && (end - 1) * s->stride_h + shift >= s->in_h) end--;
-        if (first == end) continue;
-        weights_walk walk = {
-            .rows = end - first,
-            .image_row = s->stride_h * columns * pixel,
-            .columns = s->out_w,
-            .image_pixel = s->stride_w * pixel,
-            .dy_pixel = s->out_c * VEC_WIDTH,
-            .sums_out = sums_out,
-        };
-        for (int64_t tap = 0; tap < kernel_row; tap += run) {
-            const float *tap_image =
-                image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
-            for (int64_t op = 0; op < tiles.out_parts; op++) {
-                int64_t o = twi_part_begin(s->out_c, tiles.out_parts, op),
-                        outs = twi_part_begin(s->out_c, tiles.out_parts, op + 1) - o;
-                walk.dy = dy + (first - y) * dy_row + o * VEC_WIDTH;
-                for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-                    int64_t c = twi_part_begin(run, tiles.cell_parts, cp),
-                            cells = twi_part_begin(run, tiles.cell_parts, cp + 1) - c;
-                    walk.image = tap_image + c * VEC_WIDTH;
-                    walk.sums = sums + o * sums_out + (k * kernel_row + tap + c) * VEC_WIDTH;
-                    weights_tiles[outs][cells](&walk);
-                }
-            }
-        }
+    for (int64_t op = 0; op < tiles.out_parts; op++) {
+        const int64_t o = twi_part_begin(s->out_c, tiles.out_parts, op),
+                      outs = twi_part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+        for (int64_t k = 0; k < s->kernel_h; k++)
+            weights_kernel_row(s, tiles, run, k, o, outs, y, rows, image, dy, sums);
     }
 }
 
@@ -363,36 +401,63 @@ static int64_t block_rows(const twi_conv_shape *s) {
 }
 static int64_t weights_count(const twi_conv_shape *s) { return s->out_c * s->kernel_h * s->kernel_w * s->in_c; }
 
-static int64_t backward_weights_scratch(const twi_conv_shape *s) {
-    return image_floats(s) + (block_rows(s) * s->out_w * s->out_c + weights_count(s)) * VEC_WIDTH;
+static int64_t backward_weights_scratch(const twi_conv_shape *s, const twi_lanes_pool *unpool) {
+    return image_floats(s) + (block_rows(s) * s->out_w * s->out_c + weights_count(s)) * VEC_WIDTH +
+           pool_block_floats(unpool, s->out_c);
 }
 
-static void backward_weights(const twi_conv_shape *s, const float *x, const float *dy, bool add, float *dw,
-                             float *scratch) {
-    const int64_t in = s->in_h * s->in_w * s->in_c, row = s->out_w * s->out_c, out = s->out_h * row,
-                  count = weights_count(s);
-    /* Taps that are neighbours in the image and in the kernel: a row of the kernel, or its channels. */
-    const int64_t run = s->dilation_w == 1 ? s->kernel_w * s->in_c : s->in_c;
-    const int64_t rows = block_rows(s);
-    tiling tiles = best_tiling(s->out_c, run);
-    float *image = scratch, *sums = image + image_floats(s), *lanes = sums + count * VEC_WIDTH;
-    memset(scratch, 0, (size_t)(image_floats(s) + count * VEC_WIDTH) * sizeof(float));
+/* Taps that are neighbours in the image and in the kernel: a row of the kernel, or its channels. */
+static int64_t tap_run(const twi_conv_shape *s) { return s->dilation_w == 1 ? s->kernel_w * s->in_c : s->in_c; }
+
+/* What one block of images adds to the sums of all weights: dy comes in lanes, some rows at a time. */
+static void weights_of_block(const twi_conv_shape *s, tiling tiles, const float *image, twi_lanes_tensor dy,
+                             const twi_lanes_pool *unpool, int64_t n, int live, float *sums, float *scratch) {
+    const int64_t row = s->out_w * s->out_c, out = s->out_h * row, rows = block_rows(s);
+    const int64_t parts = twi_part_count(s->out_h, rows);
+    const bool exact = !unpool || pool_is_exact(unpool, s->out_h, s->out_w), direct = dy.turned && live == VEC_WIDTH;
+    const float *from = (const float *)dy.data + n * out;
+    pool_block block;
+    if (unpool) block = pool_block_in_lanes(unpool, dy, s->out_c, n, live, scratch + rows * row * VEC_WIDTH);
+    for (int64_t part = 0; part < parts; part++) {
+        const int64_t y = twi_part_begin(s->out_h, parts, part), some = twi_part_begin(s->out_h, parts, part + 1) - y;
+        const float *lanes = scratch;
+        if (unpool) {
+            if (!exact) memset(scratch, 0, (size_t)(some * row * VEC_WIDTH) * sizeof(float));
+            unpool_rows(unpool, &block,
+                        &(pool_target){.height = s->out_h,
+                                       .width = s->out_w,
+                                       .channels = s->out_c,
+                                       .end_column = s->out_w,
+                                       .row = row * VEC_WIDTH,
+                                       .column = s->out_c * VEC_WIDTH,
+                                       .at = scratch},
+                        y, y + some);
+        } else if (direct) {
+            lanes = from + y * row * VEC_WIDTH;
+        } else if (dy.turned) {
+            copy_live(from + y * row * VEC_WIDTH, live, some * row, scratch);
+        } else {
+            to_lanes(from + y * row, out, live, some * row, scratch);
+        }
+        weights_rows(s, tiles, tap_run(s), y, some, image, lanes, sums);
+    }
+}
+
+static void backward_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lanes_tensor dy,
+                             const twi_lanes_pool *unpool, bool add, float *dw, float *scratch) {
+    const int64_t count = weights_count(s);
+    tiling tiles = best_tiling(s->out_c, tap_run(s));
+    float *sums = scratch + image_floats(s), *lanes = sums + count * VEC_WIDTH;
+    memset(sums, 0, (size_t)(count * VEC_WIDTH) * sizeof(float));
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
-        image_to_lanes(s, x + n * in, live, image);
-        for (int64_t y = 0; y < s->out_h; y += rows) {
-            int64_t some = twi_smaller(rows, s->out_h - y);
-            to_lanes(dy + n * out + y * row, out, live, some * row, lanes);
-            weights_rows(s, tiles, run, y, some, image, lanes, sums);
-        }
+        const float *image = image_in_lanes(s, x, n, live, scratch);
+        weights_of_block(s, tiles, image, dy, unpool, n, live, sums, lanes);
     }
-    for (int64_t i = 0; i < count; i += 4) {
-        vec v[4] = {{0}};
-        int some = (int)twi_smaller(4, count - i);
-        for (int j = 0; j < some; j++) v[j] = vec_load(sums + (i + j) * VEC_WIDTH);
-        quad sum = vec_sum4(v);
-        for (int j = 0; j < some; j++) dw[i + j] = sum[j] + (add ? dw[i + j] : 0);
-    }
+    sum_lanes(sums, count, add, dw);
 }
 
-const twi_lanes LANES_RECORD = {VEC_WIDTH, forward_scratch, backward_weights_scratch, forward, backward_weights};
+const twi_lanes LANES_RECORD = {
+    VEC_WIDTH,     forward_scratch, backward_weights_scratch, forward, backward_weights, bias_relu_scratch, bias_relu,
+    rows_to_image, image_to_rows,
+};

@@ -61,6 +61,9 @@ struct twi_cpu_impl {
     void (*describe)(const twi_call *call, twi_text *text);
     /* Optional: samples a chunk should be a multiple of (1: any). */
     int64_t (*multiple)(const twi_call *call, twi_isa isa);
+    /* Optional: how many samples of a batched operand it would like side by side (twi_operand.lanes); 0: it does not care. */
+    int (*lanes)(const twi_call *call, twi_isa isa, int operand);
+    bool turned; /* its refuse knows operands whose samples lie side by side; others are not asked about such calls */
 };
 
 /* Implementations by family, each ending with a NULL kernel; src/backend/cpu/impl_table.c lists the families in order of preference. */

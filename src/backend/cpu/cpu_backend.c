@@ -137,6 +137,11 @@ static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_
         impl = twi_cpu_find_impl_after(impl, name, main, site->isa, &reason);
     }
     site->impl = NULL;
+    for (int o = 0; o < main->operand_count; o++)
+        if (main->operand[o].lanes)
+            return TWI_FAIL(TW_ERROR_INTERNAL,
+                            "op kernel '%s': nothing takes samples side by side (%s); please report it", name,
+                            reason ? reason : "none is registered");
     if (!site->kernel->run)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "op kernel '%s' has no implementation on the back end 'cpu' (%s)", name,
                         reason ? reason : "none is registered");
@@ -181,6 +186,18 @@ static void cpu_release(tw_context *context, twi_choice *choice) {
     *choice = (twi_choice){0};
 }
 
+/* Where the specification is what was asked for, it is as good as anything. */
+static bool cpu_takes(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
+    twi_isa isa = isa_for(context, call);
+    return isa == TWI_ISA_NONE || twi_cpu_find_impl(kernel->name, call, isa, NULL);
+}
+
+static int cpu_lanes(tw_context *context, const twi_kernel *kernel, const twi_call *call, int operand) {
+    twi_isa isa = isa_for(context, call);
+    const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, call, isa, NULL);
+    return impl && impl->lanes ? impl->lanes(call, isa, operand) : 0;
+}
+
 static int64_t cpu_chunk_multiple(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
     twi_isa isa = isa_for(context, call);
     const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, call, isa, NULL);
@@ -209,6 +226,8 @@ const twi_backend twi_backend_cpu = {
     .wait = cpu_mark,
     .choose = cpu_choose,
     .release = cpu_release,
+    .takes = cpu_takes,
+    .lanes = cpu_lanes,
     .chunk_multiple = cpu_chunk_multiple,
     .prepare = twi_cpu_prepare,
     .discard = twi_cpu_discard,

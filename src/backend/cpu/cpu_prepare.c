@@ -157,6 +157,7 @@ static void bind_call(const binding *b, const twi_step_plan *plan, int64_t sampl
         operand->shape = buffer->shape;
         memcpy(operand->stride, buffer->stride, sizeof operand->stride);
         operand->store = buffer->store;
+        operand->lanes = buffer->lanes;
         operand->dtype = buffer->dtype;
         if (samples && plan->kernel->operand[o].reach == TWI_BATCHED) operand->shape.dim[0] = samples;
     }

@@ -40,6 +40,16 @@ VEC_INLINE quad quad_load(const float *p) { return *(const quad_in_memory *)p; }
 VEC_INLINE void quad_store(float *p, quad v) { *(quad_in_memory *)p = v; }
 VEC_INLINE vec vec_splat(float x) { return x - (vec){0}; } /* the difference, since it keeps the sign of zero */
 
+/* Keeps a vector that is used more than once in a register: compilers would rather load it again with every use, and loads
+ * are then what a loop waits for. */
+#if defined(__AVX512F__)
+#define VEC_HELD(v) __asm__("" : "+v"(v))
+#elif defined(__x86_64__)
+#define VEC_HELD(v) __asm__("" : "+x"(v))
+#else
+#define VEC_HELD(v) ((void)(v))
+#endif
+
 /* a * b + c, rounded once where the instruction set can, so that no compiler's choice changes bits. */
 VEC_INLINE vec vec_fma(vec a, vec b, vec c) {
 #if defined(__AVX512F__) && VEC_WIDTH == 16

@@ -51,10 +51,11 @@ typedef struct tw_context_options {
 } tw_context_options;
 #define TW_CONTEXT_OPTIONS_INIT {sizeof(tw_context_options), 0, 0, NULL, NULL, TW_LOG_ERROR, NULL, NULL, 0, false, NULL, NULL, NULL}
 
-/** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu" builds and plans as "cpu"
- *  does, takes no memory for activations, and refuses to run; "plan:h200" does the same for a card that need not be here: t4, a100,
- *  a100-40, l4, l40s, rtx4090, h100, h200, b200, rtx5090. It asks cuDNN, where the CUDA back end was built, and needs no driver; what
- *  cuDNN would compile at run time only with one is planned as a plain kernel.
+/** Opens a device: "cpu", "cuda:0" ("cuda" is the first one), or "auto" (the best there is; logs why when it is the CPU). "plan:cpu", "plan:cuda:0"
+ *  and "plan:auto" build and plan as the device behind them does, count its memory and take none of it, and refuse to run: parameters have no
+ *  values there. "plan:h200" does the same for a card that need not be here (tw_card_get lists them). It asks cuDNN, where the CUDA back end was built,
+ *  and needs no driver; what cuDNN would compile at run time only with one is planned as a plain kernel. Where there is no such back end,
+ *  workspaces are estimated: see tw_plan_memory.
  *  Errors: TW_ERROR_DEVICE for a device that is not there (the text names what is missing). */
 TW_API TW_WARN_UNUSED tw_status tw_context_create(tw_context **out, const char *device, const tw_context_options *options);
 
@@ -78,7 +79,8 @@ typedef struct tw_memory_stats {
 /** Host memory held through this context, in bytes. */
 TW_API tw_memory_stats tw_context_get_memory(const tw_context *context);
 
-/** Memory of the device held through this context: of a GPU its own; on the CPU the same as tw_context_get_memory. */
+/** Memory of the device held through this context: of a GPU its own; on the CPU that of parameters, activations and all else that a GPU would hold,
+ *  which is part of what tw_context_get_memory tells. In a context that only plans, what would be held. */
 TW_API tw_memory_stats tw_context_get_device_memory(const tw_context *context);
 
 /** Sets the cap on host memory in bytes; 0: none. Memory already held is kept. */

@@ -149,6 +149,12 @@ typedef struct tw_program_stats {
     double recomputed_flops, recomputed_bytes; /**< of a run's, theirs */
     double recomputed_work;  /**< estimated time they add, as a share of the plan without them */
     size_t workspace_limit;  /**< that the memory limit set to single workspaces; 0: none */
+    /* What lies in the arena when most of it is in use; the parts add up to arena_bytes. */
+    size_t input_bytes;      /**< the batch */
+    size_t activation_bytes; /**< made by the forward */
+    size_t activation_gradient_bytes;
+    size_t workspace_bytes;  /**< of implementations for the whole run, and partial sums; what they need for a step is scratch */
+    size_t unused_bytes;     /**< between blocks */
 } tw_program_stats;
 
 /** Planned memory and work of a run. */

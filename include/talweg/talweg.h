@@ -53,6 +53,7 @@
 #include <talweg/resident.h>
 #include <talweg/program.h>
 #include <talweg/trainer.h>
+#include <talweg/plan.h>
 #include <talweg/op.h>
 #include <talweg/io.h>
 

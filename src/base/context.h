@@ -13,6 +13,8 @@ struct tw_context {
     const struct twi_backend *backend; /* the table of functions of src/backend/backend.h */
     struct twi_registry *own_registry;   /* the built-in ops and a user's */
     bool plans_only;                     /* opened on "plan:...": builds and plans, and refuses to run */
+    struct twi_planning *planning;       /* then: what would be held of the device (src/backend/planning.h) */
+    const struct tw_card *card;          /* what it plans for, if that is described */
     const struct twi_registry *registry; /* the ops known here: src/ops/op.h */
     size_t device_memory_limit;        /* 0: none */
     bool autotune;                     /* as in tw_context_options */

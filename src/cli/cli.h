@@ -15,7 +15,7 @@ typedef struct twi_cli_command {
     int (*run)(int argc, char **argv);
 } twi_cli_command;
 
-extern const twi_cli_command twi_cli_doctor, twi_cli_bench;
+extern const twi_cli_command twi_cli_doctor, twi_cli_bench, twi_cli_plan;
 
 /* Answers a command line that is wrong: says why where `problem` is not NULL (getopt has said it otherwise), and the usage. */
 int twi_cli_refuse(const twi_cli_command *command, const char *problem, const char *argument);

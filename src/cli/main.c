@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const twi_cli_command *const commands[] = {&twi_cli_doctor, &twi_cli_bench};
+static const twi_cli_command *const commands[] = {&twi_cli_doctor, &twi_cli_plan, &twi_cli_bench};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_usage(FILE *to) {

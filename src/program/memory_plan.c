@@ -128,7 +128,7 @@ static void find_in_place(tw_program *program) {
         }
 }
 
-static int owner_of(const tw_program *program, int buffer) {
+int twi_program_owner(const tw_program *program, int buffer) {
     buffer = twi_program_root(program, buffer);
     while (program->buffer[buffer].over >= 0) buffer = twi_program_root(program, program->buffer[buffer].over);
     return buffer;
@@ -156,7 +156,7 @@ static void add_block(planner *p, size_t bytes, int first, int last, size_t *hom
 static tw_status plan_arena(planner *p) {
     tw_program *program = p->program;
     for (int i = 0; i < program->buffer_count; i++) { /* a buffer written in place lengthens its owner's life */
-        twi_buffer *buffer = &program->buffer[i], *owner = &program->buffer[owner_of(program, i)];
+        twi_buffer *buffer = &program->buffer[i], *owner = &program->buffer[twi_program_owner(program, i)];
         if (buffer->alias >= 0 || buffer->over < 0 || buffer->last < 0) continue;
         if (buffer->first < owner->first) owner->first = buffer->first;
         if (buffer->last > owner->last) owner->last = buffer->last;
@@ -203,7 +203,7 @@ static tw_status plan_scratch(planner *p) {
             int first = program->step_count, last = -1;
             for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++)
                 for (int o = 0; o < program->step[k].kernel->operand_count; o++)
-                    if (program->step[k].operand[o] >= 0 && owner_of(program, program->step[k].operand[o]) == i) {
+                    if (program->step[k].operand[o] >= 0 && twi_program_owner(program, program->step[k].operand[o]) == i) {
                         if (k < first) first = k;
                         last = k;
                     }
@@ -233,7 +233,7 @@ tw_status twi_pass_memory_plan(tw_program *program) {
     if (status) return status;
     program->scratch_offset = aligned(program->scratch_offset);
     for (int i = 0; i < program->buffer_count; i++) { /* views and in-place outputs lie where their owner lies */
-        const twi_buffer *owner = &program->buffer[owner_of(program, i)];
+        const twi_buffer *owner = &program->buffer[twi_program_owner(program, i)];
         if (program->buffer[i].alias >= 0 || program->buffer[i].over >= 0) {
             program->buffer[i].offset = owner->offset;
             program->buffer[i].local = owner->local;

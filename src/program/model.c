@@ -55,6 +55,17 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
     return TW_OK;
 }
 
+tw_status twi_model_forget_programs(tw_model *model) {
+    tw_context *context = model->context;
+    if (model->programs) return TW_OK;
+    context->backend->put(context, model->arena);
+    context->backend->put(context, model->scratch);
+    model->arena = model->scratch = NULL;
+    model->arena_bytes = model->scratch_bytes = 0;
+    twi_store_drop(&model->store);
+    return twi_store_build(&model->store, model->seed);
+}
+
 tw_value *tw_model_get_output(const tw_model *model) { return model ? model->output : NULL; }
 uint64_t tw_model_get_seed(const tw_model *model) { return model ? model->seed : 0; }
 tw_context *tw_model_get_context(const tw_model *model) { return model ? model->context : NULL; }

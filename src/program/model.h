@@ -42,6 +42,9 @@ struct tw_model {
     int class_count;
 };
 
+/* In a context that only plans: gives back what programs, all of them gone, had the model and its store hold. */
+tw_status twi_model_forget_programs(tw_model *model);
+
 /* A learned parameter or kept buffer as a graph value: record->name is the layer's and the suffix ("conv1" + "weight"), or the layer's
  * alone where that is NULL. */
 tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *suffix, const twi_parameter *record);

@@ -128,8 +128,8 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
     TWI_TRY(record(program, TW_PASS_FUSE));
     TWI_TRY(twi_program_plan(program, options));
-    if (twi_program_only_plans(program)) return TW_OK;
-    TWI_TRY(get_staging(program));
+    if (program->plan_only) return TW_OK;
+    if (!twi_program_only_plans(program)) TWI_TRY(get_staging(program));
     TWI_TRY(twi_program_plan_row(program, options));
     return share_arena(program);
 }
@@ -148,7 +148,7 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
     for (int i = 0; i < options->loss_count; i++)
         program->loss[i] =
             (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
-    if (!twi_program_only_plans(program)) {
+    if (!program->plan_only) {
         if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
         if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
     }
@@ -269,30 +269,3 @@ uint64_t tw_program_get_plan_hash(const tw_program *program) {
 }
 
 int64_t tw_program_get_batch(const tw_program *program) { return program ? program->batch : 0; }
-
-tw_program_stats tw_program_get_stats(const tw_program *program) {
-    tw_program_stats stats = {0};
-    if (!program) return stats;
-    const twi_store *store = &program->model->store;
-    size_t learned = (size_t)store->learned_count * store->real_size;
-    stats.arena_bytes = program->arena_bytes;
-    stats.scratch_bytes =
-        program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
-    stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
-    stats.gradient_bytes = (program->train ? learned : 0) + (program->accumulate ? learned : 0);
-    stats.state_bytes = (size_t)program->moments.count * learned;
-    stats.steps = program->step_count;
-    stats.segments = program->segment_count;
-    stats.recomputed_steps = program->recomputed.steps;
-    stats.recomputed_flops = program->recomputed.flops;
-    stats.recomputed_bytes = program->recomputed.bytes;
-    stats.recomputed_work = program->recomputed.work;
-    stats.workspace_limit = twi_program_saves_workspace(program) ? program->workspace_limit : 0;
-    for (int i = 0; i < program->step_count; i++) {
-        twi_call call;
-        twi_program_call(program, &program->step[i], 0, &call);
-        if (program->step[i].kernel->flops) stats.flops += program->step[i].kernel->flops(&call);
-        stats.bytes += twi_program_step_bytes(program, &program->step[i]);
-    }
-    return stats;
-}

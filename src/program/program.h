@@ -132,7 +132,7 @@ struct tw_program {
 /* ---- shared by the passes ---- */
 
 static inline tw_context *twi_program_context(const tw_program *program) { return program->model->context; }
-/* Takes no memory of the device, because it or its context is only to plan. */
+/* Can it not run, because it or its context is only to plan? In such a context a program asks for its memory as ever: it is counted. */
 static inline bool twi_program_only_plans(const tw_program *program) {
     return program->plan_only || program->model->context->plans_only;
 }
@@ -155,6 +155,8 @@ size_t twi_program_store_size(const tw_program *program, uint8_t store);
 void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call);
 /* Samples (axis 0) of a step that runs by sample; 0 if no operand is batched. */
 int64_t twi_program_step_samples(const tw_program *program, const twi_step *step);
+/* The buffer whose memory it has, through views and steps in place. */
+int twi_program_owner(const tw_program *program, int buffer);
 /* Drops steps whose kernel is NULL. */
 void twi_program_compact(tw_program *program);
 /* Bytes a step reads and writes. */

@@ -35,7 +35,7 @@ tw_status twi_lower_take(tw_program *program, const tw_value *value) {
                                  .flat = memory,
                                  .batched = true,
                                  .parameter = -1};
-        if (!twi_program_only_plans(program)) TWI_TRY(context->backend->get(context, memory, bytes, "slots of inputs"));
+        if (!program->plan_only) TWI_TRY(context->backend->get(context, memory, bytes, "slots of inputs"));
         TWI_TRY(twi_program_add_buffer(program, &slot, &operands[i]));
     }
     TWI_TRY(twi_program_kernel(program, kernels[value->store], &take));

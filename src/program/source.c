@@ -73,7 +73,7 @@ tw_status twi_source_open(tw_program *program, const tw_source_options *source) 
     if (status) return twi_fail_within(status, "tw_program_create");
     program->source = *source;
     program->samples = source->resident->kind;
-    return twi_program_only_plans(program) ? TW_OK : make_numbers(program);
+    return program->plan_only ? TW_OK : make_numbers(program);
 }
 
 void twi_source_close(tw_program *program) {

@@ -222,6 +222,7 @@ tw_status twi_store_build(twi_store *store, uint64_t seed) {
     TWI_TRY(get_array(store, &store->shadows, store->buffer_count, "shadows of running statistics"));
     TWI_TRY(store->context->backend->get(store->context, (void **)&store->control, sizeof *store->control,
                                          "control block"));
+    if (store->context->plans_only) return TW_OK; /* there is nothing behind the arrays */
     for (int i = 0; i < store->count; i++) {
         float *values;
         TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape),

@@ -73,6 +73,7 @@ static ways ways_of(const twi_feed *feed) {
 static tw_status open_loader(twi_feed *feed, int64_t batch, int workers) {
     const tw_trainer *trainer = feed->trainer;
     const ways w = ways_of(feed);
+    if (tw_model_get_context(trainer->model)->plans_only) return TW_OK; /* there is nothing to load */
     return tw_loader_create(&feed->loader, feed->dataset,
                             TW_OPTIONS(loader, .batch = (int)batch, .workers = workers, .no_shuffle = !w.shuffled,
                                        .drop_last = w.drop_last, .seed = trainer->options.seed, .flip = w.flip,
@@ -164,7 +165,7 @@ static tw_status place(twi_feed *feed, size_t spare) {
     tw_context *context = tw_model_get_context(feed->trainer->model);
     char why[WHY_TEXT], wanted[TWI_QUANTITY_TEXT], room[TWI_QUANTITY_TEXT];
     size_t needs, left;
-    if (feed->loader) return TW_OK;
+    if (!feed->resident) return TW_OK;
     TWI_TRY(twi_resident_weigh(feed->resident, &needs, &left));
     if (context->backend->host_memory || needs <= slot_bytes(feed)) return twi_resident_place(feed->resident);
     if (needs > left || left - needs < spare) {
@@ -196,6 +197,14 @@ tw_status twi_feed_place(twi_feed *feed, size_t spare) {
     twi_log_line(&context->log, TW_LOG_DEBUG, "feed: %lld samples, %s", (long long)tw_dataset_count(feed->dataset),
                  feed->resident ? "resident, gathered by the program" : "batches made by a loader");
     return TW_OK;
+}
+
+tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set,
+                            const tw_dataset *test_set) {
+    TWI_TRY(twi_feed_prepare(train, trainer, TWI_USE_TRAIN, train_set)); /* programs first: sets can be streamed */
+    if (test_set) TWI_TRY(twi_feed_prepare(test, trainer, TWI_USE_EVALUATE, test_set));
+    TWI_TRY(twi_feed_place(train, test_set ? twi_feed_least(test) : 0));
+    return test_set ? twi_feed_place(test, 0) : TW_OK;
 }
 
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {

@@ -353,10 +353,7 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     TWI_TRY(twi_history_reserve(trainer, left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE));
     settle_schedule(trainer, start.first_update, f->progress.steps);
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
-    TWI_TRY(twi_feed_prepare(&f->train, trainer, TWI_USE_TRAIN, train)); /* programs first: sets can be streamed */
-    if (test) TWI_TRY(twi_feed_prepare(&f->test, trainer, TWI_USE_EVALUATE, test));
-    TWI_TRY(twi_feed_place(&f->train, test ? twi_feed_least(&f->test) : 0));
-    if (test) TWI_TRY(twi_feed_place(&f->test, 0));
+    TWI_TRY(twi_feed_open_fit(&f->train, &f->test, trainer, train, test));
     TWI_TRY(take_position(f, &start));
     const twi_log *log = &tw_model_get_context(trainer->model)->log;
     if (left <= 0) {

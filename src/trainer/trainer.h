@@ -129,6 +129,8 @@ tw_status twi_feed_prepare(twi_feed *feed, tw_trainer *trainer, twi_use use, con
 tw_status twi_feed_place(twi_feed *feed, size_t spare);
 /* Bytes of the device that placing a feed will take at least; 0 where it is not known. */
 size_t twi_feed_least(const twi_feed *feed);
+/* Those of a fit, in the order in which it takes its memory; test_set may be NULL. */
+tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set, const tw_dataset *test_set);
 /* Both at once. */
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
 /* Begins an epoch at a batch, both from 0. */

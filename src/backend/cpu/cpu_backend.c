@@ -15,6 +15,7 @@ typedef struct cpu_device {
     twi_isa isa;
     twi_onednn *onednn;
     twi_choices choices; /* of trials */
+    tw_memory_stats memory; /* of what cpu_get hands out */
 } cpu_device;
 
 /* What trials were found on is part of what they hold for. */
@@ -64,27 +65,57 @@ static int cpu_workers(const tw_context *context) { return twi_pool_size(context
 
 /* ---- memory ---- */
 
-/* The context's blocks are aligned to cache lines; the address of the block stands just before what is handed out. */
+/* The context's blocks are aligned to cache lines; what is known of a block stands just before what is handed out. */
 #define ALIGNMENT ((size_t)256)
 
-static tw_status cpu_get(tw_context *context, void **out, size_t bytes, const char *what) {
+typedef struct cpu_block {
+    unsigned char *base;
+    size_t bytes;
+} cpu_block;
+
+static tw_status cpu_get_host(tw_context *context, void **out, size_t bytes, const char *what) {
     *out = NULL;
     size_t padded;
-    TWI_TRY(twi_add_size(&padded, bytes, ALIGNMENT + sizeof(void *), what));
-    unsigned char *block;
-    TWI_TRY(twi_get(context->memory, &block, padded, 1, what));
-    size_t lead = ALIGNMENT - (uintptr_t)block % ALIGNMENT;
+    TWI_TRY(twi_add_size(&padded, bytes, ALIGNMENT + sizeof(cpu_block), what));
+    cpu_block block = {.bytes = bytes};
+    TWI_TRY(twi_get(context->memory, &block.base, padded, 1, what));
+    size_t lead = ALIGNMENT - (uintptr_t)block.base % ALIGNMENT;
     if (lead < sizeof block) lead += ALIGNMENT;
-    memcpy(block + lead - sizeof block, &block, sizeof block);
-    *out = block + lead;
+    memcpy(block.base + lead - sizeof block, &block, sizeof block);
+    *out = block.base + lead;
+    return TW_OK;
+}
+
+static cpu_block block_of(const void *memory) {
+    cpu_block block;
+    memcpy(&block, (const unsigned char *)memory - sizeof block, sizeof block);
+    return block;
+}
+
+static void cpu_put_host(tw_context *context, void *memory) {
+    if (memory) twi_put(context->memory, block_of(memory).base);
+}
+
+static tw_status cpu_get(tw_context *context, void **out, size_t bytes, const char *what) {
+    tw_memory_stats *stats = &((cpu_device *)context->device)->memory;
+    TWI_TRY(cpu_get_host(context, out, bytes, what));
+    stats->allocations++;
+    stats->blocks++;
+    stats->bytes += bytes;
+    if (stats->bytes > stats->peak) stats->peak = stats->bytes;
     return TW_OK;
 }
 
 static void cpu_put(tw_context *context, void *memory) {
     if (!memory) return;
-    unsigned char *block;
-    memcpy(&block, (unsigned char *)memory - sizeof block, sizeof block);
-    twi_put(context->memory, block);
+    tw_memory_stats *stats = &((cpu_device *)context->device)->memory;
+    stats->blocks--;
+    stats->bytes -= block_of(memory).bytes;
+    cpu_put_host(context, memory);
+}
+
+static tw_memory_stats cpu_get_memory(const tw_context *context) {
+    return ((const cpu_device *)context->device)->memory;
 }
 
 static tw_status cpu_copy(tw_context *context, void *to, const void *from, size_t bytes) {
@@ -217,10 +248,11 @@ const twi_backend twi_backend_cpu = {
     .workers = cpu_workers,
     .get = cpu_get,
     .put = cpu_put,
+    .get_memory = cpu_get_memory,
     .copy_in = cpu_copy,
     .copy_out = cpu_copy,
-    .get_host = cpu_get,
-    .put_host = cpu_put,
+    .get_host = cpu_get_host,
+    .put_host = cpu_put_host,
     .fetch = cpu_copy,
     .mark = cpu_mark,
     .wait = cpu_mark,

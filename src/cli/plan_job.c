@@ -1,0 +1,130 @@
+/* From a job to a plan: the device, the model, the trainer's options. */
+#include "plan_job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- models ---- */
+
+static tw_value *lenet(tw_model *model, tw_value *x, int64_t classes) { return tw_zoo_lenet5(model, x, classes); }
+static tw_value *resnet20(tw_model *model, tw_value *x, int64_t classes) {
+    return tw_zoo_resnet20(model, x, classes, NULL);
+}
+static tw_value *resnet18(tw_model *model, tw_value *x, int64_t classes) {
+    return tw_zoo_resnet18(model, x, classes, NULL);
+}
+static tw_value *resnet50(tw_model *model, tw_value *x, int64_t classes) {
+    return tw_zoo_resnet50(model, x, classes, NULL);
+}
+
+/* With the images that they were made for. */
+static const struct {
+    const char *name;
+    tw_value *(*build)(tw_model *model, tw_value *x, int64_t classes);
+    int channels, height, width, classes;
+} zoo[] = {{"lenet", lenet, 1, 28, 28, 10},
+           {"resnet20", resnet20, 3, 32, 32, 10},
+           {"resnet18", resnet18, 3, 224, 224, 1000},
+           {"resnet50", resnet50, 3, 224, 224, 1000}};
+enum { ZOO = sizeof zoo / sizeof *zoo };
+
+static tw_status build(twi_planned *p, const twi_job *job, int index) {
+    tw_status status = tw_model_create(&p->net, p->context);
+    if (status) return status;
+    tw_value *x = tw_input(p->net, job->channels ? job->channels : zoo[index].channels,
+                           job->height ? job->height : zoo[index].height, job->width ? job->width : zoo[index].width);
+    return tw_model_build(p->net, zoo[index].build(p->net, x, job->classes ? job->classes : zoo[index].classes), NULL);
+}
+
+static tw_status open_model(twi_planned *p, const twi_job *job) {
+    for (int i = 0; i < ZOO; i++)
+        if (strcmp(zoo[i].name, job->model) == 0) return build(p, job, i);
+    return tw_model_open(&p->net, p->context, job->model, NULL);
+}
+
+/* ---- devices ---- */
+
+static bool is_file(const char *device) {
+    const size_t length = strlen(device);
+    return length > 5 && strcmp(device + length - 5, ".json") == 0;
+}
+
+static tw_status open_device(twi_planned *p, const twi_job *job, const tw_card *card) {
+    const tw_context_options *options = TW_OPTIONS(context, .threads = job->threads);
+    tw_card loaded = TW_CARD_INIT;
+    if (!card && is_file(job->device)) {
+        tw_status status = tw_card_load(&loaded, job->device);
+        if (status) return status;
+        card = &loaded;
+    }
+    if (card) return tw_context_create_for_card(&p->context, card, options);
+    char name[128];
+    snprintf(name, sizeof name, "plan:%s", job->device);
+    return tw_context_create(&p->context, name, options);
+}
+
+/* ---- the plan ---- */
+
+/* card NULL: times by the figures of the device. */
+static tw_status make_plan(twi_planned *p, const twi_job *job, const tw_card *card) {
+    tw_trainer_options trainer = job->trainer;
+    trainer.batch = (int)p->batch;
+    if (job->streamed && !trainer.workers) trainer.workers = 1;
+    tw_plan_destroy(p->plan);
+    p->plan = NULL;
+    tw_status status = tw_plan_create(&p->plan, p->net,
+                                      TW_OPTIONS(plan, .trainer = &trainer, .samples = job->samples, .card = card,
+                                                 .test_samples = job->test_samples, .floats = job->floats));
+    if (status == TW_OK) status = tw_plan_get_memory(p->plan, &p->memory);
+    return status ? status : tw_plan_get_time(p->plan, NULL, &p->time);
+}
+
+static void describe(twi_planned *p) {
+    const tw_value *input = tw_model_get_input(p->net);
+    const bool image = tw_value_get_rank(input) == 4;
+    p->channels = image ? tw_value_get_dim(input, 1) : 0;
+    p->height = image ? tw_value_get_dim(input, 2) : 0;
+    p->width = image ? tw_value_get_dim(input, 3) : tw_value_get_dim(input, 1);
+    p->classes = tw_value_get_dim(tw_model_get_output(p->net), 1);
+    p->weights = tw_model_count_weights(p->net);
+}
+
+tw_status twi_job_plan(twi_planned *out, const twi_job *job, const tw_card *card, int64_t batch) {
+    *out = (twi_planned){.model = job->model,
+                         .batch = batch,
+                         .card = TW_CARD_INIT,
+                         .memory = TW_PLAN_MEMORY_INIT,
+                         .time = TW_PLAN_TIME_INIT};
+    tw_status status = open_device(out, job, card);
+    if (status == TW_OK) status = tw_card_of_context(&out->card, out->context);
+    if (status == TW_OK) status = open_model(out, job);
+    if (status == TW_OK) status = make_plan(out, job, NULL);
+    if (status == TW_OK)
+        describe(out);
+    else
+        twi_planned_drop(out);
+    return status;
+}
+
+void twi_planned_drop(twi_planned *planned) {
+    tw_plan_destroy(planned->plan);
+    tw_model_destroy(planned->net);
+    tw_context_destroy(planned->context);
+    *planned = (twi_planned){0};
+}
+
+tw_status twi_planned_measure(twi_planned *p, const twi_job *job) {
+    tw_ceilings ceilings = TW_CEILINGS_INIT;
+    if (p->card.capability) return TW_OK;
+    tw_status status = tw_context_measure(p->context, 0, &ceilings);
+    if (status) return status;
+    p->card.f32 = ceilings.flops;
+    p->card.bf16 = ceilings.bf16_flops;
+    p->card.bandwidth = ceilings.memory_bandwidth;
+    p->measured = true;
+    return make_plan(p, job, &p->card); /* again, so that kinds and layers have their times */
+}
+
+size_t twi_planned_needs(const twi_planned *planned) {
+    return planned->memory.peak_bytes + planned->memory.overhead_bytes;
+}

@@ -1,0 +1,140 @@
+/* Planned memory and work of a program as numbers: what lies in the arena at its fullest moment, and the sums over all steps. */
+#include "account.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 64 }; /* of blocks in the arena, as memory_plan.c places them */
+
+static size_t aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+static bool lies_in_arena(const twi_buffer *buffer) {
+    return buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local &&
+           buffer->last >= 0;
+}
+
+static bool is_alive(const twi_buffer *buffer, int segment) {
+    return buffer->first <= segment && segment <= buffer->last;
+}
+
+static size_t partial_bytes(const tw_program *program, const twi_step *step, int operand) {
+    const twi_segment *segment = &program->segment[step->segment];
+    if (step->operand[operand] < 0 || step->kernel->operand[operand].reach != TWI_SUMMED) return 0;
+    size_t bytes = step->choice.partial_bytes[operand];
+    if (!bytes && segment->groups > 1) bytes = program->buffer[step->operand[operand]].bytes;
+    return aligned(twi_partial_stride(bytes) * (size_t)segment->groups);
+}
+
+static size_t workspace_of(const tw_program *program, const twi_step *step, int segment) {
+    const bool whole_run = !twi_program_saves_workspace(program);
+    size_t bytes = whole_run || step->segment == segment ? aligned(step->choice.shared_bytes) : 0;
+    for (int o = 0; step->segment == segment && o < step->kernel->operand_count; o++)
+        bytes += partial_bytes(program, step, o);
+    return bytes;
+}
+
+static size_t alive_bytes(const tw_program *program, int segment) {
+    size_t bytes = 0;
+    for (int i = 0; i < program->buffer_count; i++)
+        if (lies_in_arena(&program->buffer[i]) && is_alive(&program->buffer[i], segment))
+            bytes += aligned(program->buffer[i].bytes);
+    for (int i = 0; i < program->step_count; i++) bytes += workspace_of(program, &program->step[i], segment);
+    return bytes;
+}
+
+/* Of the buffers that share a block in place, the one that is there: the last to have come. */
+static int occupant(const tw_program *program, int block, int segment) {
+    int latest = block;
+    for (int i = 0; i < program->buffer_count; i++) {
+        const twi_buffer *buffer = &program->buffer[i];
+        if (buffer->alias >= 0 || buffer->over < 0 || buffer->last < 0 || buffer->first > segment) continue;
+        if (twi_program_owner(program, i) != block) continue;
+        if (latest == block || buffer->first >= program->buffer[latest].first) latest = i;
+    }
+    return latest;
+}
+
+static const twi_step *writer_of(const tw_program *program, int buffer) {
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
+            if (program->step[i].operand[o] == buffer && program->step[i].kernel->operand[o].access == TWI_WRITE)
+                return &program->step[i];
+    return NULL;
+}
+
+static bool is_input(const tw_program *program, int buffer) {
+    for (int v = 0; v < program->value_count; v++)
+        if (program->value_buffer[v] == buffer && program->model->graph.value[v]->kind == TWI_VALUE_INPUT) return true;
+    return false;
+}
+
+typedef struct teller {
+    twi_account *account;
+    twi_account_fn visit;
+    void *user;
+} teller;
+
+static void tell(const teller *t, const char *label, twi_share share, size_t bytes) {
+    t->account->bytes[share] += bytes;
+    if (t->visit && bytes) t->visit(t->user, label, share, bytes);
+}
+
+static void tell_of_buffer(const tw_program *program, int block, const teller *t) {
+    const int there = occupant(program, block, t->account->segment);
+    const twi_step *writer = writer_of(program, there);
+    const size_t bytes = aligned(program->buffer[block].bytes);
+    if (!writer || is_input(program, there))
+        tell(t, program->buffer[there].name, TWI_SHARE_INPUT, bytes);
+    else
+        tell(t, writer->label,
+             writer->part == TWI_PART_FORWARD || writer->again ? TWI_SHARE_ACTIVATION : TWI_SHARE_GRADIENT, bytes);
+}
+
+void twi_program_account(const tw_program *program, twi_account *out, twi_account_fn visit, void *user) {
+    const teller t = {out, visit, user};
+    size_t most = 0;
+    memset(out, 0, sizeof *out);
+    for (int s = 0; s < program->segment_count; s++) {
+        const size_t bytes = alive_bytes(program, s);
+        if (bytes > most) most = bytes, out->segment = s;
+    }
+    for (int i = 0; i < program->buffer_count; i++)
+        if (lies_in_arena(&program->buffer[i]) && is_alive(&program->buffer[i], out->segment))
+            tell_of_buffer(program, i, &t);
+    for (int i = 0; i < program->step_count; i++)
+        tell(&t, program->step[i].label, TWI_SHARE_WORKSPACE, workspace_of(program, &program->step[i], out->segment));
+    out->unused = program->arena_bytes > most ? program->arena_bytes - most : 0;
+}
+
+tw_program_stats tw_program_get_stats(const tw_program *program) {
+    tw_program_stats stats = {0};
+    if (!program) return stats;
+    const twi_store *store = &program->model->store;
+    size_t learned = (size_t)store->learned_count * store->real_size;
+    stats.arena_bytes = program->arena_bytes;
+    stats.scratch_bytes =
+        program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
+    stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
+    stats.gradient_bytes = (program->train ? learned : 0) + (program->accumulate ? learned : 0);
+    stats.state_bytes = (size_t)program->moments.count * learned;
+    stats.steps = program->step_count;
+    stats.segments = program->segment_count;
+    stats.recomputed_steps = program->recomputed.steps;
+    stats.recomputed_flops = program->recomputed.flops;
+    stats.recomputed_bytes = program->recomputed.bytes;
+    stats.recomputed_work = program->recomputed.work;
+    stats.workspace_limit = twi_program_saves_workspace(program) ? program->workspace_limit : 0;
+    for (int i = 0; i < program->step_count; i++) {
+        twi_call call;
+        twi_program_call(program, &program->step[i], 0, &call);
+        if (program->step[i].kernel->flops) stats.flops += program->step[i].kernel->flops(&call);
+        stats.bytes += twi_program_step_bytes(program, &program->step[i]);
+    }
+    twi_account account;
+    twi_program_account(program, &account, NULL, NULL);
+    stats.input_bytes = account.bytes[TWI_SHARE_INPUT];
+    stats.activation_bytes = account.bytes[TWI_SHARE_ACTIVATION];
+    stats.activation_gradient_bytes = account.bytes[TWI_SHARE_GRADIENT];
+    stats.workspace_bytes = account.bytes[TWI_SHARE_WORKSPACE];
+    stats.unused_bytes = account.unused;
+    return stats;
+}

@@ -9,10 +9,6 @@ struct forward : twk_functor<2, 0> {
     __device__ float operator()(const float *in, twk_aside &) const { return in[0] + in[1]; }
 };
 
-struct backward : twk_channel_functor<1, 1> {
-    __device__ float operator()(const float *in, bool, float, float *sum) const { return sum[0] += in[0]; }
-};
-
 /* in: dy, y; the output is g. */
 struct backward_relu : twk_channel_functor<1, 2, false, false, true> {
     __device__ float operator()(const float *in, bool, float, float *sum) const {
@@ -32,7 +28,7 @@ size_t workspace(const twi_call *call) { return twk_channels_workspace(&call->op
 
 template <class T> cudaError_t run_backward(const twi_call *call, const twk_launch *launch) {
     const twi_operand *dy = &call->operand[0], *const in[] = {dy};
-    return twk_channel_sums<T>(launch, backward(), TWK_CHANNELS, in, NULL, NULL, NULL, (float *)call->operand[1].data);
+    return twk_channel_sums<T>(launch, twk_channel_sum(), TWK_CHANNELS, in, NULL, NULL, NULL, (float *)call->operand[1].data);
 }
 
 template <class T> cudaError_t run_backward_relu(const twi_call *call, const twk_launch *launch) {

@@ -21,6 +21,11 @@ struct twk_channel_functor {
     __device__ bool begin() const { return true; }
 };
 
+/* The plain sum of one input. */
+struct twk_channel_sum : twk_channel_functor<1, 1> {
+    __device__ float operator()(const float *in, bool, float, float *sum) const { return sum[0] += in[0]; }
+};
+
 template <class F> struct twk_channels {
     static constexpr int Y = F::READS - 1 + F::WRITES, BITS = Y + F::MASK, VIEWS = BITS + 1;
     const void *in[F::READS];

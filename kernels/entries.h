@@ -19,6 +19,7 @@
     TWK_TABLE(dropout)        \
     TWK_TABLE(feed)           \
     TWK_TABLE(gather)         \
+    TWK_TABLE(gelu)           \
     TWK_TABLE(guard)          \
     TWK_TABLE(optimizer)      \
     TWK_TABLE(pool)           \

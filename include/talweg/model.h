@@ -147,6 +147,17 @@ TW_API tw_value *tw_residual(tw_model *model, tw_value *x, int64_t channels, con
 
 /** y = max(x, 0); not-a-number stays. */
 TW_API tw_value *tw_relu(tw_model *model, tw_value *x);
+
+typedef struct tw_gelu_options {
+    size_t size;
+    const char *name; /**< NULL: "gelu1", "gelu2", ... in its scope */
+    bool tanh;        /**< Phi by tanh, within 0.0005 of the erf form; on a GPU it can be a part of the dense layer before it */
+} tw_gelu_options;
+#define TW_GELU_OPTIONS_INIT {sizeof(tw_gelu_options), NULL, false}
+
+/** y = x Phi(x), Phi(x) = (1 + erf(x / sqrt(2))) / 2; tanh: Phi(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. Not-a-number stays.
+ *  (Hendrycks & Gimpel 2016) */
+TW_API tw_value *tw_gelu(tw_model *model, tw_value *x, const tw_gelu_options *options);
 /** y = a + b, shapes equal. */
 TW_API tw_value *tw_add(tw_model *model, tw_value *a, tw_value *b);
 /** x[N, ...] -> y[N, product], logical N,C,H,W order. */

@@ -50,6 +50,10 @@ typedef struct twi_dropout_attrs {
     float rate; /* probability that an element becomes 0 */
 } twi_dropout_attrs;
 
+typedef struct twi_gelu_attrs {
+    bool tanh; /* the tanh form in place of the erf form */
+} twi_gelu_attrs;
+
 typedef struct twi_cross_entropy_attrs {
     float label_smoothing;
 } twi_cross_entropy_attrs;

@@ -39,6 +39,13 @@ tw_value *tw_input_labels(tw_model *model, const char *name) { return make_input
 
 tw_value *tw_relu(tw_model *model, tw_value *x) { return twi_layer_node(model, "relu", NULL, "relu", 1, &x, NULL); }
 
+tw_value *tw_gelu(tw_model *model, tw_value *x, const tw_gelu_options *given) {
+    tw_gelu_options o;
+    if (!twi_layer_begin(model, x, &o, sizeof o, given, "gelu")) return NULL;
+    twi_gelu_attrs attrs = {o.tanh};
+    return twi_layer_node(model, "gelu", o.name, "gelu", 1, &x, &attrs);
+}
+
 tw_value *tw_add(tw_model *model, tw_value *a, tw_value *b) {
     tw_value *inputs[] = {a, b};
     return twi_layer_node(model, "add", NULL, "add", 2, inputs, NULL);

@@ -11,10 +11,15 @@ extern const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_weights);
 extern const twi_kernel TWI_NAME(twi_kernel_max_pool_forward); /* op_max_pool.c */
 extern const twi_kernel TWI_NAME(twi_kernel_max_pool_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_dense_forward);  /* op_dense.c */
+extern const twi_kernel TWI_NAME(twi_kernel_dense_backward_data);
+extern const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights);
 extern const twi_kernel TWI_NAME(twi_kernel_bias_forward);   /* op_bias.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_relu_forward); /* op_relu.c */
 extern const twi_kernel TWI_NAME(twi_kernel_relu_backward);
+extern const twi_kernel TWI_NAME(twi_kernel_gelu_forward_tanh); /* op_gelu.c */
+extern const twi_kernel TWI_NAME(twi_kernel_gelu_backward_tanh);
+extern const twi_kernel TWI_NAME(twi_kernel_bias_gelu_backward); /* fused_bias_gelu.c */
 extern const twi_kernel TWI_NAME(twi_kernel_add_forward);      /* op_add.c */
 extern const twi_kernel TWI_NAME(twi_kernel_reshape_copy);     /* op_reshape.c */
 extern const twi_kernel TWI_NAME(twi_kernel_batch_norm_apply); /* op_batch_norm.c */

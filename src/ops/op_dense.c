@@ -24,8 +24,6 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel kernel_backward_data, kernel_backward_weights;
-
 static void forward(twi_lower *lower) {
     twi_lower_step(lower, &TWI_NAME(twi_kernel_dense_forward),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_input(lower, 1), twi_lower_output(lower, 0)});
@@ -34,10 +32,10 @@ static void forward(twi_lower *lower) {
 static void backward(twi_lower *lower) {
     twi_ref dy = twi_lower_output_gradient(lower, 0);
     if (twi_lower_wants_gradient(lower, 0))
-        twi_lower_step(lower, &kernel_backward_data,
+        twi_lower_step(lower, &TWI_NAME(twi_kernel_dense_backward_data),
                        (twi_ref[]){dy, twi_lower_input(lower, 1), twi_lower_input_gradient(lower, 0)});
     if (twi_lower_wants_gradient(lower, 1))
-        twi_lower_step(lower, &kernel_backward_weights,
+        twi_lower_step(lower, &TWI_NAME(twi_kernel_dense_backward_weights),
                        (twi_ref[]){twi_lower_input(lower, 0), dy, twi_lower_input_gradient(lower, 1)});
 }
 
@@ -100,7 +98,7 @@ const twi_kernel TWI_NAME(twi_kernel_dense_forward) = {
     .run = run_forward,
 };
 
-static const twi_kernel kernel_backward_data = {
+const twi_kernel TWI_NAME(twi_kernel_dense_backward_data) = {
     .name = "dense.backward_data",
     .operand_count = 3,
     .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -111,7 +109,7 @@ static const twi_kernel kernel_backward_data = {
     .run = run_backward_data,
 };
 
-static const twi_kernel kernel_backward_weights = {
+const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights) = {
     .name = "dense.backward_weights",
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
@@ -124,8 +122,9 @@ static const twi_kernel kernel_backward_weights = {
     .run = run_backward_weights,
 };
 
-static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_dense_forward), &kernel_backward_data,
-                                            &kernel_backward_weights, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_dense_forward),
+                                            &TWI_NAME(twi_kernel_dense_backward_data),
+                                            &TWI_NAME(twi_kernel_dense_backward_weights), NULL};
 
 /* ---- cases ---- */
 

@@ -69,7 +69,7 @@ static fate fate_of(const tw_program *program, const match *m, int buffer) {
     fate found = FATE_GONE;
     for (int o = 0; o < TWI_MAX_OPERANDS; o++) {
         const twi_pattern_operand *take = &m->pattern->operand[o];
-        if (take->member < 0) continue; /* a new mask */
+        if (take->member < 0) continue; /* a new mask, or none */
         const twi_step *member = &program->step[m->step[take->member]];
         int taken = member->operand[take->operand];
         if (taken < 0 || twi_program_root(program, taken) != buffer) continue;
@@ -168,7 +168,7 @@ static tw_status apply_match(tw_program *program, const match *m) {
     TWI_TRY(make_fused(program, m, &fused));
     for (int o = 0; o < fused.kernel->operand_count; o++) {
         const twi_pattern_operand *take = &pattern->operand[o];
-        if (take->member >= 0) continue;
+        if (take->member != TWI_MASK) continue;
         masked = fused.operand[take->operand];
         if (sign_is_read(program, pattern, masked)) TWI_TRY(add_mask(program, masked, &mask));
         fused.operand[o] = mask;

@@ -14,9 +14,9 @@ typedef struct twi_pattern_member {
 
 /* Where an operand of the replacement comes from. */
 typedef struct twi_pattern_operand {
-    int8_t member, operand; /* member TWI_MASK: a new bit mask shaped like `operand` of the replacement */
+    int8_t member, operand; /* member TWI_MASK: a new bit mask shaped like `operand` of the replacement; TWI_ABSENT: there is none */
 } twi_pattern_operand;
-enum { TWI_MASK = -1 };
+enum { TWI_MASK = -1, TWI_ABSENT = -2 };
 
 /* A group of steps that becomes one. What one member hands to another and the replacement does not write must have no other
  * reader. Attributes are those of member 0; of member `joined`, if that is not 0, follow them in the same struct. */

@@ -1,9 +1,12 @@
 /* Stands for the calls of cuBLASLt that the library makes: checks what the real ones check (states of descriptors, shapes,
  * leading dimensions, element types, alignment, workspace, that addresses are the device's) and computes the product by
- * plain loops on the emulated stream. An algorithm holds only for the problem that it was chosen for. */
+ * plain loops on the emulated stream. An algorithm holds only for the problem that it was chosen for. Which products the real
+ * one has no algorithm for is not known here: for gradients of a bias from a factor this one has none unless both sides of the
+ * result are multiples of 4, so that both ways to do without are gone. */
 #include "emu.h"
 
 #include <cublasLt.h>
+#include <math.h>
 #include <memory>
 #include <string.h>
 #include <vector>
@@ -34,6 +37,8 @@ struct Operation { // in a cublasLtMatmulDescOpaque_t
     int32_t left, right;
     uint32_t epilogue;
     const void *bias;
+    void *aux;
+    int64_t aux_leading;
 };
 
 struct Preference { // in a cublasLtMatmulPreferenceOpaque_t
@@ -96,8 +101,38 @@ size_t bytes_of(const Layout &m) {
     return m.columns ? ((m.columns - 1) * static_cast<size_t>(m.leading) + m.rows) * size_of(m.type) : 0;
 }
 
-bool has_bias(uint32_t epilogue) {
-    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+// What an epilogue does. The vector is one number a row of the result or, for BGRADB, a column.
+struct Epilogue {
+    uint32_t value;
+    bool adds_bias, relu, gelu, slope_of_gelu, sums_result, sums_a, sums_b;
+    bool writes_aux, reads_aux;
+    bool has_vector() const { return adds_bias || writes_vector(); }
+    bool writes_vector() const { return sums_result || sums_a || sums_b; }
+    bool has_aux() const { return writes_aux || reads_aux; }
+};
+
+const Epilogue *find_epilogue(uint32_t value) {
+    static const Epilogue epilogues[] = {
+        {CUBLASLT_EPILOGUE_DEFAULT, false, false, false, false, false, false, false, false, false},
+        {CUBLASLT_EPILOGUE_BIAS, true, false, false, false, false, false, false, false, false},
+        {CUBLASLT_EPILOGUE_RELU_BIAS, true, true, false, false, false, false, false, false, false},
+        {CUBLASLT_EPILOGUE_GELU_BIAS, true, false, true, false, false, false, false, false, false},
+        {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, false, true, false, false, false, false, true, false},
+        {CUBLASLT_EPILOGUE_DGELU_BGRAD, false, false, false, true, true, false, false, false, true},
+        {CUBLASLT_EPILOGUE_BGRADA, false, false, false, false, false, true, false, false, false},
+        {CUBLASLT_EPILOGUE_BGRADB, false, false, false, false, false, false, true, false, false},
+    };
+    for (const Epilogue &row : epilogues)
+        if (row.value == value) return &row;
+    return nullptr;
+}
+
+// The tanh form, which is the one that cuBLASLt computes, as the formula has it.
+const float ROOT = 0.79788456f, CUBE = 0.044715f;
+float gelu(float x) { return 0.5f * x * (1 + tanhf(ROOT * (x + CUBE * x * x * x))); }
+float slope_of_gelu(float x) {
+    float t = tanhf(ROOT * (x + CUBE * x * x * x));
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * ROOT * (1 + 3 * CUBE * x * x);
 }
 
 // The whole problem of a product, as the calls that choose and run it see it.
@@ -123,6 +158,7 @@ struct Problem {
                                   columns,
                                   depth,
                                   operation.epilogue,
+                                  static_cast<uint64_t>(operation.aux_leading),
                                   static_cast<uint64_t>(operation.left),
                                   static_cast<uint64_t>(operation.right)};
         uint64_t hash = 14695981039346656037u;
@@ -142,27 +178,60 @@ cublasStatus_t read_problem(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout
     if (k != depth || d->rows != m || d->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
     if (o->compute != CUBLAS_COMPUTE_32F || o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (o->epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias(o->epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const Epilogue *epilogue = find_epilogue(o->epilogue);
+    if (!epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (epilogue->has_vector() && !o->bias) return CUBLAS_STATUS_INVALID_VALUE;
+    if (epilogue->has_aux() && (!o->aux || o->aux_leading % 8 != 0 || static_cast<uint64_t>(o->aux_leading) < m))
+        return CUBLAS_STATUS_INVALID_VALUE;
     *p = {*o, *a, *b, *d, m, n, k};
     return CUBLAS_STATUS_SUCCESS;
 }
 
 bool aligned(const void *address, size_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
 
+struct Factors {
+    const Problem &p;
+    const void *a, *b;
+    float left(size_t row, size_t k) const {
+        size_t leading = static_cast<size_t>(p.left.leading);
+        return load(a, p.left.type, p.operation.left == CUBLAS_OP_T ? row * leading + k : k * leading + row);
+    }
+    float right(size_t k, size_t column) const {
+        size_t leading = static_cast<size_t>(p.right.leading);
+        return load(b, p.right.type, p.operation.right == CUBLAS_OP_T ? k * leading + column : column * leading + k);
+    }
+};
+
+// The gradient of a bias that is a sum over the depth of one factor.
+void sum_factor(const Problem &p, const Factors &factors, void *vector, bool of_left) {
+    for (size_t i = 0; i < (of_left ? p.rows : p.columns); i++) {
+        float sum = 0;
+        for (size_t k = 0; k < p.depth; k++) sum += of_left ? factors.left(i, k) : factors.right(k, i);
+        store(vector, p.result.type, i, sum);
+    }
+}
+
 void compute(const Problem &p, const void *a, const void *b, void *d) {
-    bool turned_a = p.operation.left == CUBLAS_OP_T, turned_b = p.operation.right == CUBLAS_OP_T;
-    size_t lda = static_cast<size_t>(p.left.leading), ldb = static_cast<size_t>(p.right.leading);
-    size_t ldd = static_cast<size_t>(p.result.leading);
-    for (size_t column = 0; column < p.columns; column++)
-        for (size_t row = 0; row < p.rows; row++) {
+    const Epilogue &epilogue = *find_epilogue(p.operation.epilogue);
+    const Factors factors = {p, a, b};
+    void *vector = const_cast<void *>(p.operation.bias);
+    size_t ldd = static_cast<size_t>(p.result.leading), lde = static_cast<size_t>(p.operation.aux_leading);
+    for (size_t row = 0; row < p.rows; row++) {
+        float total = 0;
+        for (size_t column = 0; column < p.columns; column++) {
             float sum = 0;
-            for (size_t k = 0; k < p.depth; k++)
-                sum += load(a, p.left.type, turned_a ? row * lda + k : k * lda + row) *
-                       load(b, p.right.type, turned_b ? k * ldb + column : column * ldb + k);
-            if (has_bias(p.operation.epilogue)) sum += load(p.operation.bias, p.result.type, row);
-            if (p.operation.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && sum < 0) sum = 0;
+            for (size_t k = 0; k < p.depth; k++) sum += factors.left(row, k) * factors.right(k, column);
+            if (epilogue.adds_bias) sum += load(vector, p.result.type, row);
+            if (epilogue.writes_aux) store(p.operation.aux, p.result.type, column * lde + row, sum);
+            if (epilogue.relu && sum < 0) sum = 0;
+            if (epilogue.gelu) sum = gelu(sum);
+            if (epilogue.slope_of_gelu) sum *= slope_of_gelu(load(p.operation.aux, p.result.type, column * lde + row));
+            total += sum;
             store(d, p.result.type, column * ldd + row, sum);
         }
+        if (epilogue.sums_result) store(vector, p.result.type, row, total);
+    }
+    if (epilogue.sums_a || epilogue.sums_b) sum_factor(p, factors, vector, epilogue.sums_a);
 }
 
 } // namespace
@@ -211,8 +280,9 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy<Layout>(layout); }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
-    return make("cublasLtMatmulDescCreate", out,
-                Operation{MARK, compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+    return make(
+        "cublasLtMatmulDescCreate", out,
+        Operation{MARK, compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0});
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) { return destroy<Operation>(operation); }
@@ -230,6 +300,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cu
         return set(&o->epilogue, buffer, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return set(&o->bias, buffer, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set(&o->aux, buffer, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set(&o->aux_leading, buffer, size);
     default:
         emu_misuse("cublasLtMatmulDescSetAttribute: attribute %d is not emulated", static_cast<int>(attribute));
     }
@@ -280,6 +354,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     Problem p;
     cublasStatus_t status = read_problem(operation, left, right, given, result, &p);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    const Epilogue &epilogue = *find_epilogue(p.operation.epilogue);
+    if ((epilogue.sums_a || epilogue.sums_b) && (p.rows % 4 != 0 || p.columns % 4 != 0)) return CUBLAS_STATUS_SUCCESS;
     Algorithm algorithm = {ALGORITHM, p.hash(), 0, {}};
     memcpy(algorithm.alignment, preferred->alignment, sizeof algorithm.alignment);
     if (p.depth > 64 && preferred->workspace >= 4096) algorithm.workspace = 4096; // as one that splits the depth would
@@ -313,11 +389,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     const void *addresses[] = {a, b, c, d};
     for (int i = 0; i < 4; i++)
         if (!aligned(addresses[i], algorithm.alignment[i])) return CUBLAS_STATUS_INVALID_VALUE;
-    size_t bias_bytes = has_bias(p.operation.epilogue) ? p.rows * size_of(p.result.type) : 0;
-    if (bias_bytes && (!p.operation.bias || !aligned(p.operation.bias, 16))) return CUBLAS_STATUS_INVALID_VALUE;
+    const Epilogue &epilogue = *find_epilogue(p.operation.epilogue);
     std::vector<emu_range> reads = {{a, bytes_of(p.left)}, {b, bytes_of(p.right)}};
     std::vector<emu_range> writes = {{d, bytes_of(p.result)}};
-    if (bias_bytes) reads.push_back({p.operation.bias, bias_bytes});
+    if (epilogue.has_vector()) {
+        if (!aligned(p.operation.bias, 16)) return CUBLAS_STATUS_INVALID_VALUE;
+        size_t bytes = (epilogue.sums_b ? p.columns : p.rows) * size_of(p.result.type);
+        (epilogue.writes_vector() ? writes : reads).push_back({p.operation.bias, bytes});
+    }
+    if (epilogue.has_aux()) {
+        if (!aligned(p.operation.aux, 16)) return CUBLAS_STATUS_INVALID_VALUE;
+        Layout aux = p.result;
+        aux.leading = p.operation.aux_leading;
+        (epilogue.writes_aux ? writes : reads).push_back({p.operation.aux, bytes_of(aux)});
+    }
     if (algorithm.workspace) writes.push_back({workspace, algorithm.workspace});
     size_t used = algorithm.workspace;
     auto work = [p, a, b, d, workspace, used] {

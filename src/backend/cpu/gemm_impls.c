@@ -4,6 +4,10 @@
 #include "dense.h"
 #include "gemm.h"
 #include "base/memory.h"
+#include "point.h"
+#include "sweep.h"
+
+#include <string.h>
 
 const twi_gemm *twi_gemm_for(twi_isa isa) {
 #if defined(__x86_64__)
@@ -51,11 +55,54 @@ static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *ca
     run_dense_forward(site, call, call->operand[2].data, true);
 }
 
+/* Behind each chunk's product, while it is in cache. x, w, b, y, and what the gelu reads if somebody wants it. */
+static void dense_forward_bias_gelu(const twi_cpu_site *site, const twi_call *call,
+                                    const twi_cpu_workspace *workspace) {
+    const twi_operand *y = &call->operand[3], *kept = &call->operand[4];
+    twi_call part = *call;
+    part.operand_count = 4;
+    part.operand[3] = kept->data ? *kept : *y;
+    run_dense_forward(site, &part, call->operand[2].data, false);
+    part.operand_count = 2;
+    part.operand[0] = part.operand[3];
+    part.operand[1] = *y;
+    TWI_FOR_ISA(site->isa, point)->gelu_forward_tanh(&part, workspace);
+}
+
 static void dense_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *dy = &call->operand[0], *w = &call->operand[1], *dx = &call->operand[2];
     int64_t samples = dy->shape.dim[0], out = w->shape.dim[0], in = w->shape.dim[1];
     twi_gemm_for(site->isa)->outer(samples, in, out, dy->data, out, 1, w->data, in, false, dx->data, in,
                                    workspace->scratch);
+}
+
+/* The bias and gelu behind which the layer stands: of dy, w, z, g, db what bias_gelu.backward takes, g in place of its dy. */
+static twi_call bias_gelu_part(const twi_call *call) {
+    const twi_operand *g = &call->operand[3];
+    twi_call part = *call;
+    part.operand_count = 4;
+    part.operand[0] = *g;
+    part.operand[1] = call->operand[2];
+    part.operand[2] = *g;
+    part.operand[3] = call->operand[4];
+    return part;
+}
+
+static tw_status prepare_data_gelu(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    const twi_call part = bias_gelu_part(main);
+    TWI_TRY(twi_sweep_prepare(site, &part, tail));
+    size_t product = twi_gemm_outer_scratch() * sizeof(float); /* one after the other */
+    if (site->worker_bytes < product) site->worker_bytes = product;
+    return TW_OK;
+}
+
+static void dense_backward_data_gelu(const twi_cpu_site *site, const twi_call *call,
+                                     const twi_cpu_workspace *workspace) {
+    twi_call part = *call;
+    part.operand[2] = call->operand[3];
+    dense_backward_data(site, &part, workspace);
+    part = bias_gelu_part(call);
+    TWI_FOR_ISA(site->isa, point)->bias_gelu_backward(&part, workspace);
 }
 
 /* A range of rows of dw, from the whole batch. */
@@ -64,6 +111,19 @@ static void dense_backward_weights(const twi_cpu_site *site, const twi_call *cal
     int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
     twi_gemm_for(site->isa)->outer(call->end - call->begin, in, samples, (const float *)dy->data + call->begin, 1, out,
                                    x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
+}
+
+/* The same, and as many numbers of db, each the sum of the column of dy that its row of dw was made with. */
+static void dense_backward_weights_bias(const twi_cpu_site *site, const twi_call *call,
+                                        const twi_cpu_workspace *workspace) {
+    const twi_operand *dy = &call->operand[1];
+    int64_t samples = dy->shape.dim[0], out = dy->shape.dim[1], count = call->end - call->begin;
+    const float *from = (const float *)dy->data + call->begin;
+    float *restrict db = (float *)call->operand[3].data + call->begin;
+    dense_backward_weights(site, call, workspace);
+    memset(db, 0, (size_t)count * sizeof *db);
+    for (int64_t n = 0; n < samples; n++, from += out)
+        for (int64_t o = 0; o < count; o++) db[o] += from[o];
 }
 
 /* ---- convolutions ---- */
@@ -139,8 +199,11 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("forward", NULL, dense_forward),
     DENSE("forward_bias", NULL, dense_forward_bias),
     DENSE("forward_bias_relu", NULL, dense_forward_bias_relu),
+    DENSE("forward_bias_gelu", NULL, dense_forward_bias_gelu),
     DENSE("backward_data", prepare_outer, dense_backward_data),
+    DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
     DENSE("backward_weights", prepare_outer, dense_backward_weights),
+    DENSE("backward_weights_bias", prepare_outer, dense_backward_weights_bias),
     CONV("forward", prepare_forward, conv_forward),
     CONV("forward_bias", prepare_forward, conv_forward_bias),
     CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),

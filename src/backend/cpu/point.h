@@ -11,6 +11,11 @@
     KERNEL(bias_relu_backward, "bias_relu.backward", twi_sweep_refuse, twi_sweep_prepare)        \
     KERNEL(relu_forward, "relu.forward", twi_sweep_refuse_flat, NULL)                            \
     KERNEL(relu_backward, "relu.backward", twi_sweep_refuse_flat, NULL)                          \
+    KERNEL(gelu_forward, "gelu.forward", twi_sweep_refuse_flat, NULL)                            \
+    KERNEL(gelu_backward, "gelu.backward", twi_sweep_refuse_flat, NULL)                          \
+    KERNEL(gelu_forward_tanh, "gelu.forward_tanh", twi_sweep_refuse_flat, NULL)                  \
+    KERNEL(gelu_backward_tanh, "gelu.backward_tanh", twi_sweep_refuse_flat, NULL)                \
+    KERNEL(bias_gelu_backward, "bias_gelu.backward", twi_sweep_refuse, twi_sweep_prepare)        \
     KERNEL(add_forward, "add.forward", twi_sweep_refuse_flat, NULL)                              \
     KERNEL(max_pool_forward, "max_pool.forward", refuse_pool, NULL)                              \
     KERNEL(max_pool_backward, "max_pool.backward", refuse_pool, NULL)                            \

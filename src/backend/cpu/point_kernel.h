@@ -3,6 +3,7 @@
 #include "dropout_kernel.h"
 #include "elementwise_kernel.h"
 #include "gather_kernel.h"
+#include "gelu_kernel.h"
 #include "guard_kernel.h"
 #include "loss_kernel.h"
 #include "point.h"

@@ -8,7 +8,7 @@
 
 enum { BATCH = 4 };
 
-/* The memory of the sanitizers grows for reasons of their own. */
+/* The memory of the sanitizers grows for reasons of their own, and so does that of a GPU's driver. */
 #ifndef __has_feature
 #define __has_feature(name) 0 /* clang's way of saying it */
 #endif
@@ -76,7 +76,7 @@ static void warm(tw_context *context, int side) {
 }
 
 static void assert_flat(long before, long after, const char *what) {
-    if (!SANITIZED && after - before > 2 << 20) fail_msg("%s: %ld bytes of resident memory more", what, after - before);
+    if (!SANITIZED && !check_device() && after - before > 2 << 20) fail_msg("%s: %ld bytes of resident memory more", what, after - before);
 }
 
 static void test_made_and_destroyed(void **state) {

@@ -7,8 +7,8 @@ set -euo pipefail
 
 # Test programs that run on the device TALWEG_TEST_DEVICE names, and the checks defined below.
 programs=(test_ops test_trajectories test_device_info test_pool_values test_program_runs test_tied_layers
-    test_accumulate test_windows test_weights_file test_feed test_set_too_large test_trainer test_evaluate test_history test_fit_windows test_checkpoint
-    test_reproducible test_fit_errors test_gather test_lifetime)
+    test_accumulate test_windows test_weights_file test_feed test_set_too_large test_trainer test_evaluate test_history
+    test_fit_windows test_checkpoint test_reproducible test_fit_errors test_gather test_lifetime)
 checks=(digits mnist)
 
 if [ "${1:-}" = --list ]; then

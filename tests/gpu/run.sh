@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: builds, checks every op and the training on the GPU against the CPU and recorded numbers,
-# looks for memory errors and races, measures speed beside PyTorch; the last lines are the table.
+# measures speed beside PyTorch, looks for memory errors and races; the last lines are the table.
 set -uo pipefail
 shopt -s nullglob
 
@@ -12,8 +12,9 @@ usage: tests/gpu/run.sh [--build DIR | --tree DIR] [--device NAME] [--parts LIST
   --build DIR      build there first (default: build-gpu); needs CMake, the CUDA toolkit and cmocka
   --tree DIR       build nothing: use bin/ and lib/ of that folder, as --pack made them elsewhere (README.md)
   --device NAME    cuda:0, cuda:1, ... (default: cuda:0)
-  --parts LIST     of checks,sanitizers,speed (default: all three)
-  --limit S        seconds for everything (default: 570); every part has its share, and what was cut is said
+  --parts LIST     of checks,speed,sanitizers (default: all three, in this order)
+  --limit S        seconds for everything (default: 570): checks have 40 % of it, speed goes on to 85 %, sanitizers to the
+                   end; what was cut is said
   --data DIR       a folder with mnist/ (default: TALWEG_TEST_DATA); without it that check is skipped
   --dry            the least of everything, to try this script
   --bf16           PyTorch's speed in bf16 as well
@@ -26,7 +27,7 @@ END
 
 refuse() { echo "run.sh: $*" >&2; usage >&2; exit 2; }
 
-tree='' build=build-gpu pack='' device=cuda:0 parts=checks,sanitizers,speed limit=570 data=${TALWEG_TEST_DATA:-} dry=false
+tree='' build=build-gpu pack='' device=cuda:0 parts=checks,speed,sanitizers limit=570 data=${TALWEG_TEST_DATA:-} dry=false
 architectures='80-real;90' bf16=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -108,15 +109,19 @@ fi
 
 answer=$("$tree/bin/talweg" doctor --device "$device" 2>&1) || { echo "skipped: $answer"; exit 77; }
 echo "$answer"
+nvidia-smi --query-gpu=index,name,clocks.sm,clocks.mem,power.limit,memory.used,utilization.gpu --format=csv 2>/dev/null
 date -u '+measured %Y-%m-%d %H:%M UTC'
 git -C "$source" log -1 --format='revision %h, %s' 2>/dev/null
 
 # ---- running ----
 
-failed=0 cut=()
+failed=0 cut=() until=$limit
+# share PERCENT: what follows may go on until so much of the limit has passed, so that no part takes the time of the next.
+share() { until=$(((limit * $1 + 99) / 100)); }
+
 # attempt SECONDS TITLE COMMAND...: runs it for that long at most, and for what is left; its output is shown if it failed.
 attempt() {
-    local seconds=$1 title=$2 status=0 began=$SECONDS left=$((limit - SECONDS))
+    local seconds=$1 title=$2 status=0 began=$SECONDS left=$((until - SECONDS))
     shift 2
     if [ "$left" -le 0 ]; then
         cut+=("$title")
@@ -142,12 +147,33 @@ trap 'rm -f "$log"' EXIT
 wants() { [[ ,$parts, == *,$1,* ]]; }
 
 if wants checks; then
+    share 40
     $dry && names=(test_pool_values test_tied_layers)
-    for name in "${names[@]}"; do attempt 120 "$name" bash "$here/check.sh" "$name"; done
+    for name in "${names[@]}"; do attempt 90 "$name" bash "$here/check.sh" "$name"; done
 fi
 
-# Ops whose kernels share memory, reduce, or index in ways of their own.
+if wants speed; then
+    share 85
+    measure=(--device "$device" --python "$(command -v python3)" --rounds 3 --seconds 1 "${bf16[@]}")
+    $dry && measure=(--device "$device" --python '' --rounds 1 --seconds 0.01 --only lenet:2)
+    if [ $((until - SECONDS)) -le 5 ]; then
+        cut+=(speed)
+    elif command -v python3 >/dev/null; then
+        table=$(python3 "$source/tests/bench/beside_pytorch.py" "$tree/bin/bench_train" "${measure[@]}" --limit $((until - SECONDS))) || failed=1
+    else # a line each, without PyTorch, medians and roofline
+        workloads=(lenet:128 lenet:1024 resnet20:128 resnet20:1024 resnet18:256 resnet50:64 resnet50:256) seconds=1
+        $dry && workloads=(lenet:2) seconds=0.01
+        for workload in "${workloads[@]}"; do
+            attempt 60 "speed of $workload" "$tree/bin/bench_train" --device "$device" --data gather --autotune \
+                --seconds $seconds --warmup $seconds --model "${workload%:*}" --batch "${workload#*:}"
+            table+=$(grep '^{' "$log")$'\n'
+        done
+    fi
+fi
+
+# Ops whose kernels share memory, reduce, or index in ways of their own, in what time is left.
 if wants sanitizers; then
+    share 100
     sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     if [ -x "$sanitizer" ]; then
         for tool in memcheck racecheck initcheck; do
@@ -158,18 +184,6 @@ if wants sanitizers; then
         done
     else
         echo "skipped  sanitizers: there is no compute-sanitizer here"
-    fi
-fi
-
-if wants speed; then
-    measure=(--device "$device" --python "$(command -v python3)" --rounds 3 --seconds 1 "${bf16[@]}")
-    $dry && measure=(--device "$device" --python '' --rounds 1 --seconds 0.01 --only lenet:2)
-    if ! command -v python3 >/dev/null; then
-        echo "skipped  speed: there is no python3 here"
-    elif [ $((limit - SECONDS)) -le 10 ]; then
-        cut+=(speed)
-    else
-        table=$(python3 "$source/tests/bench/beside_pytorch.py" "$tree/bin/bench_train" "${measure[@]}" --limit $((limit - SECONDS - 5))) || failed=1
     fi
 fi
 

@@ -28,6 +28,15 @@ says '^passed   test_tied_layers '
 says '^all that ran passed in '
 tail -n 1 "$work/out" | grep -qE '^[|] lenet, batch 2 [|] [0-9]' || fail "the last line is not the table's"
 
+# Without Python: what bench_train prints.
+mkdir "$work/path"
+for program in bash sh awk sed grep head tail cut date timeout mktemp rm dirname cat env; do
+    ln -s "$(command -v "$program")" "$work/path/"
+done
+PATH=$work/path expect 0 --tree "$TALWEG_BUILD_DIR" --dry --parts speed
+says '^passed   speed of lenet:2 '
+tail -n 2 "$work/out" | grep -q '^{.*"rate"' || fail "no line of bench_train"
+
 # ---- a check that fails; others that cannot be run ----
 
 mkdir -p "$work/tree/bin" "$work/tree/lib"
@@ -40,10 +49,13 @@ says '^    deliberately'
 says '^skipped  test_tied_layers: .* is not built'
 says '^FAILED in '
 
+# A part that takes too long leaves the next its time.
 printf '#!/bin/sh\nsleep 30\n' >"$work/tree/bin/test_pool_values"
-expect 0 --tree "$work/tree" --dry --limit 2
-says '^cut      test_pool_values after '
+ln -s "$TALWEG_BUILD_DIR/bin/bench_train" "$work/tree/bin/"
+expect 0 --tree "$work/tree" --dry --limit 20
+says '^cut      test_pool_values after [0-9] s'
 says '^not finished for lack of time: test_pool_values; test_tied_layers; '
+tail -n 1 "$work/out" | grep -qE '^[|] lenet, batch 2 [|] [0-9]' || fail "no table where a check took too long"
 
 # ---- compute-sanitizer ----
 

@@ -29,21 +29,24 @@ typedef struct tw_precision_rule {
 } tw_precision_rule;
 
 /** Dynamic loss scaling, for f16 (Micikevicius et al., "Mixed Precision Training", ICLR 2018): gradients are computed times a scale, and
- *  divided by it before they are used. An update whose gradients are not finite is skipped, changes nothing, and lowers the scale. */
+ *  divided by it before they are used, clipped and read. An update whose gradients or loss are not finite is skipped, changes nothing, and
+ *  lowers the scale. The scale belongs to the model, as optimizer state does: the first program that scales sets it to `initial`. */
 typedef struct tw_loss_scaling {
     double initial;          /**< 0: 65536 */
     double growth;           /**< factor after `growth_interval` updates in a row; 0: 2 */
     double backoff;          /**< factor after a skipped update; 0: 0.5 */
     int64_t growth_interval; /**< 0: 2000 */
     double minimum, maximum; /**< 0: 1 and 2^24 */
-    int64_t patience;        /**< a run stops with NUMERIC after so many skipped updates in a row; 0: 50 */
+    int64_t patience;        /**< so many skipped updates in a row are NUMERIC; 0: 50 */
 } tw_loss_scaling;
 
-/** What happens when a loss or a gradient is not finite. Loss scaling skips what it caused itself, under each of them. */
+/** What happens when a loss or a gradient is not finite. With loss scaling the update is skipped and the scale lowered under each of them,
+ *  until `patience` ends; what follows says what happens then, and without it. */
 typedef enum tw_non_finite {
     TW_NON_FINITE_STOP = 0,     /**< NUMERIC; the run changed nothing */
-    TW_NON_FINITE_SKIP = 1,     /**< the update is left out, and counted */
-    TW_NON_FINITE_ROLL_BACK = 2 /**< the model goes back to its last snapshot, and training on from there with the data that follow */
+    TW_NON_FINITE_SKIP = 1,     /**< the update is left out, and counted; NUMERIC after `patience` of them in a row, without loss scaling 50 */
+    TW_NON_FINITE_ROLL_BACK = 2 /**< of trainers: the model goes back to its last snapshot, and training on from there with the data that
+                                     follow; NUMERIC if it fails again before there was an update */
 } tw_non_finite;
 
 #ifdef __cplusplus

@@ -88,7 +88,7 @@ TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
  *  count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
 /** Runs everything: forward, losses, and in training backward and update. With a source it takes the next `batch` samples of its order.
- *  Errors: STATE (not fed, or another program of the model was fed or run since; no order set, or fewer samples left in it); LABEL, NUMERIC (a loss or gradient is not finite), DEVICE:
+ *  Errors: STATE (not fed, or another program of the model was fed or run since; no order set, or fewer samples left in it); LABEL, NUMERIC (a loss or gradient is not finite, as on_non_finite and loss scaling have it), DEVICE:
  *  then parameters, state and running statistics are as before the run. */
 TW_API TW_WARN_UNUSED tw_status tw_program_run(tw_program *program);
 /** Runs forward, losses and backward, without the update. Errors: as tw_program_run. */
@@ -196,6 +196,7 @@ typedef struct tw_guard_stats {
     int64_t good;             /**< updates in a row since the scale last changed */
     int64_t skipped;          /**< updates left out in all */
     int64_t skipped_in_a_row; /**< and since the last that was made */
+    int64_t rolled_back;      /**< how often a trainer took the model back to a snapshot */
     double gradient_norm;     /**< L2 norm of the last gradients, over all that are updated, in a window of their sums: without the loss scale,
                                    before clipping; infinite where they are not finite */
     const char *culprit;      /**< what was last found not finite: the loss, or the parameter nearest to it whose gradient was not; borrowed

@@ -62,7 +62,7 @@ typedef struct tw_trainer_options {
     float label_smoothing;
     int evaluation_batch;           /**< 0: 256, or the training batch if larger */
     int evaluate_every;             /**< epochs between evaluations; 0: 1; the last epoch always is */
-    tw_progress_fn on_step;         /**< after every update */
+    tw_progress_fn on_step;         /**< after every update, also one that was left out or undone (on_non_finite) */
     tw_progress_fn on_epoch;        /**< after every epoch and its evaluation */
     void *user;
     int accumulate;                 /**< batches an update, whose gradients are summed as if they were one (tw_window_open); 0: 1. The last update of an
@@ -75,8 +75,8 @@ typedef struct tw_trainer_options {
     tw_precision precision;         /**< of training and evaluation */
     const tw_precision_rule *precision_rules; /**< copied */
     int precision_rule_count;
-    tw_loss_scaling loss_scaling;   /**< of F16; all 0: the defaults */
-    tw_non_finite on_non_finite;
+    tw_loss_scaling loss_scaling;   /**< all 0: the defaults in F16, none elsewhere; otherwise in every precision */
+    tw_non_finite on_non_finite;    /**< batches without an update are left out of the epoch's measures if their loss is not finite */
     int64_t snapshot_every;         /**< TW_NON_FINITE_ROLL_BACK: updates between snapshots; 0: 100 */
     tw_recompute recompute;
     size_t memory_limit;            /**< bytes of the device's memory that fit may take: kept by changing the plan; 0: what is free */
@@ -95,8 +95,8 @@ TW_API TW_WARN_UNUSED tw_status tw_trainer_create(tw_trainer **out, tw_model *mo
 TW_API void tw_trainer_destroy(tw_trainer *trainer);
 
 /** Trains for the options' epochs; test may be NULL. Returns TW_OK, TW_STOPPED if a stop was asked for (the model keeps what was learned),
- *  or the first error: LABEL (looked for before the first step: sample, label, classes), NUMERIC (names epoch, step, loss; the step changed
- *  nothing), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY. All memory is taken before the first step,
+ *  or the first error: LABEL (looked for before the first step: sample, label, classes), NUMERIC (names epoch, step, loss, the first value that is not finite and its
+ *  samples; the step changed nothing), MISMATCH (a data set that does not fit the model), OUT_OF_MEMORY. All memory is taken before the first step,
  *  but for the history's beyond 1024 epochs, which is doubled between epochs as they come: so INT_MAX epochs mean "until I stop".
  *  May be called again: goes on with further epochs, numbered on; an epoch that was broken off is begun again (to go on in
  *  the middle of it: tw_trainer_load). Learning rates follow the

@@ -39,6 +39,8 @@ typedef struct twi_backend {
      * copy waits until the last run that took this slot is over, and the next run for the copy; the host waits at most for
      * room to keep the data in. Its memory may be reused when it returns. NULL: no run is under way when the host is. */
     tw_status (*stream_in)(tw_context *context, void *device, int slot, const void *host, size_t bytes);
+    /* Within device memory, in the order of the runs. */
+    tw_status (*copy)(tw_context *context, void *to, const void *from, size_t bytes);
     /* Device to host, behind all that was run so far; done when it returns. */
     tw_status (*copy_out)(tw_context *context, void *host, const void *device, size_t bytes);
 

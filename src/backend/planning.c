@@ -95,6 +95,10 @@ static tw_status planned_copy_in(tw_context *context, void *device, const void *
     return TW_OK;
 }
 
+static tw_status planned_copy(tw_context *context, void *to, const void *from, size_t bytes) {
+    return planned_copy_in(context, to, from, bytes);
+}
+
 static tw_status refuse(const tw_context *context) {
     return TWI_FAIL(TW_ERROR_STATE,
                     "the context was opened on \"%s\", to plan only: it holds no weights and no values; open it on "
@@ -150,6 +154,7 @@ tw_status twi_planning_open(tw_context *context, const twi_backend *planned) {
     table->put = planned_put;
     table->get_memory = planned_memory;
     table->copy_in = planned_copy_in;
+    table->copy = planned_copy;
     table->stream_in = planned->host_memory ? NULL : planned_stream_in;
     table->copy_out = planned_copy_out;
     table->get_host = planned_get_host;

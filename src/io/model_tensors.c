@@ -27,6 +27,22 @@ tw_status twi_model_tensors_list(twi_model_tensors *list, const tw_model *model,
     return TW_OK;
 }
 
+tw_status twi_model_tensors_add_snapshot(twi_model_tensors *list, const char *const *prefix, twi_moments moments) {
+    const twi_store *store = &list->model->store;
+    const twi_snapshot *snapshot = &store->snapshot;
+    const size_t count = (size_t)list->count + (size_t)store->count * (size_t)(1 + moments.count);
+    TWI_TRY(twi_grow(list->model->context->memory, &list->tensor, count, sizeof *list->tensor, "tensor list"));
+    for (int i = 0; i < store->count; i++) {
+        void *const *array = store->parameter[i].learned ? &snapshot->weights : &snapshot->buffers;
+        list->tensor[list->count++] = (twi_model_tensor){prefix[TWI_MOMENTS], i, array};
+    }
+    for (int m = moments.first; m < moments.first + moments.count; m++)
+        for (int i = 0; i < store->count; i++)
+            if (store->parameter[i].learned)
+                list->tensor[list->count++] = (twi_model_tensor){prefix[m], i, &snapshot->moment[m]};
+    return TW_OK;
+}
+
 void twi_model_tensors_free(twi_model_tensors *list) {
     twi_put(list->model->context->memory, list->tensor);
     *list = (twi_model_tensors){0};

@@ -24,6 +24,8 @@ typedef struct twi_model_tensors {
  * prefix[i] is that of the store's moment i. */
 tw_status twi_model_tensors_list(twi_model_tensors *list, const tw_model *model, const char *const *prefix,
                                  twi_moments moments);
+/* Adds the store's snapshot: values under prefix[TWI_MOMENTS], moments as above. */
+tw_status twi_model_tensors_add_snapshot(twi_model_tensors *list, const char *const *prefix, twi_moments moments);
 void twi_model_tensors_free(twi_model_tensors *list);
 
 /* Adds a pair to the metadata of a file to be saved. */

@@ -20,6 +20,7 @@ static const struct {
     {"gradients", PART(gradient_bytes)},
     {"gradient sums", PART(gradient_bytes)},
     {"optimizer state", PART(optimizer_bytes)},
+    {"snapshot", PART(optimizer_bytes)},
     {"worker scratch", PART(workspace_bytes)},
     {"resident samples", PART(data_bytes)},
     {"resident labels", PART(data_bytes)},

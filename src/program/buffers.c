@@ -61,6 +61,14 @@ tw_status twi_program_block(tw_program *program, void *out, size_t bytes, const 
     return TW_OK;
 }
 
+void twi_program_free_blocks(tw_program *program) {
+    while (program->blocks) {
+        void *next = *(void **)program->blocks;
+        twi_put(twi_program_context(program)->memory, program->blocks);
+        program->blocks = next;
+    }
+}
+
 tw_status twi_program_kernel(const tw_program *program, const char *name, const twi_kernel **out) {
     *out = twi_registry_find_kernel(twi_program_context(program)->registry, name);
     return *out ? TW_OK

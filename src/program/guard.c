@@ -83,8 +83,10 @@ const char *twi_guard_name(const tw_program *program, int64_t place) {
 
 void twi_guard_settle(const tw_program *program, const twi_control *control) {
     twi_store *store = &program->model->store;
+    store->stopped = control->fault.code == TW_ERROR_NUMERIC && control->fault.sample >= TWI_FAULT_RUN;
     if (!program->train) return;
     store->guard = control->guard;
+    if (store->updates != control->update) store->snapshot.at.returned = false;
     if (control->fault.sample == TWI_FAULT_RUN && control->fault.code && control->fault.node >= 0)
         store->culprit = program->model->graph.node[control->fault.node]->name;
     else if (control->guard.place >= 0 && control->guard.refused)
@@ -100,6 +102,7 @@ tw_guard_stats tw_model_get_guard(const tw_model *model) {
                             .good = store->guard.good,
                             .skipped = store->guard.skipped,
                             .skipped_in_a_row = store->guard.in_a_row,
+                            .rolled_back = store->rolled_back,
                             .gradient_norm = store->guard.norm,
                             .culprit = store->culprit};
 }

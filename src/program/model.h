@@ -2,6 +2,7 @@
 #ifndef TWI_PROGRAM_MODEL_H
 #define TWI_PROGRAM_MODEL_H
 
+#include "culprit.h"
 #include "flight.h"
 #include "graph/graph.h"
 #include "store.h"
@@ -35,6 +36,8 @@ struct tw_model {
     bool update_due;                /* the gradients wait for an update */
     twi_flights flights;            /* runs that were launched and have not landed */
     twi_window window;              /* under way, or the last one */
+    twi_culprit culprit;            /* of the last run that failed for it */
+    twi_control gradients_run;      /* what the last one that made gradients was given */
     char *dump;
     /* What evaluating its input and reading its output takes: set and read by src/io/recipe.c. */
     tw_normalization normalization; /* channels 0: not known */

@@ -70,7 +70,8 @@ tw_status twi_pass_prepare(tw_program *program) {
         plan_buffer(program, &program->buffer[i], &program->buffer[twi_program_root(program, i)], &plan->buffer[i]);
     for (int i = 0; i < program->step_count; i++) plan_step(&program->step[i], &plan->step[i]);
     return context->backend->prepare(context, &program->prepared, plan, program->model->store.control,
-                                     program->model->arena, program->model->scratch);
+                                     program->arena ? program->arena : program->model->arena,
+                                     program->scratch ? program->scratch : program->model->scratch);
 }
 
 void twi_program_unprepare(tw_program *program) {
@@ -81,5 +82,6 @@ void twi_program_unprepare(tw_program *program) {
 
 void *twi_program_address(const tw_program *program, int buffer) {
     const twi_buffer_plan *plan = &program->plan.buffer[buffer];
-    return plan->place == TWI_PLACE_FIXED ? plan->address : (char *)program->model->arena + plan->offset;
+    char *arena = program->arena ? program->arena : program->model->arena;
+    return plan->place == TWI_PLACE_FIXED ? plan->address : arena + plan->offset;
 }

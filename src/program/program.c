@@ -220,11 +220,7 @@ void tw_program_destroy(tw_program *program) {
     for (int i = 0; i < program->step_count; i++) context->backend->release(context, &program->step[i].choice);
     twi_source_close(program);
     twi_slots_close(program);
-    while (program->blocks) {
-        void *next = *(void **)program->blocks;
-        twi_put(memory, program->blocks);
-        program->blocks = next;
-    }
+    twi_program_free_blocks(program);
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
     void *const owned[] = {
         program->buffer, program->step, program->segment, program->value_buffer, program->gradient_buffer,

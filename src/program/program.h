@@ -116,6 +116,7 @@ struct tw_program {
     size_t arena_bytes, worker_bytes, scratch_offset;
     twi_plan plan;
     void *prepared;
+    void *arena, *scratch; /* of its own; NULL: the model's */
     void *
         staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
     twi_row_entry *row; /* what is fetched behind a run: the losses in their order, then outputs of integers */
@@ -146,6 +147,7 @@ tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, co
                                const char *label, twi_part part, const int *operands);
 /* Zeroed memory that lives as long as the program. */
 tw_status twi_program_block(tw_program *program, void *out, size_t bytes, const char *what);
+void twi_program_free_blocks(tw_program *program);
 /* A kernel of the context's registry by name; an error naming it if it is missing. */
 tw_status twi_program_kernel(const tw_program *program, const char *name, const twi_kernel **out);
 /* Root of a chain of aliases. */
@@ -230,6 +232,10 @@ tw_status twi_loss_scaling_fill(tw_loss_scaling *out, const tw_loss_scaling *opt
 tw_status twi_guard_open(tw_program *program, const tw_program_options *options);
 /* The parameter whose gradient is at a place of twi_guard. */
 const char *twi_guard_name(const tw_program *program, int64_t place);
+/* culprit.c: after a run failed, with its message: if it did so for a loss or gradient that is not finite, repeats it, and finds
+ * the first such value, model->culprit. Fails once more, with that behind the message; what the program was fed must be there
+ * still. Where it is not, there is no memory, or nothing was found, the message stays, and culprit.kind is NULL. */
+tw_status twi_culprit_find(tw_program *program, const twi_control *failed, tw_status status);
 /* Takes over what a run's guard found. */
 void twi_guard_settle(const tw_program *program, const twi_control *control);
 

@@ -93,7 +93,10 @@ static tw_status launch(tw_program *program, int first, int count, bool gradient
     if (program->train && gradients && control.micro == 0) model->store.attempts++;
     if (gradients) {
         program->ran = true;
-        if (program->train) model->gradients_by = program;
+        if (program->train) {
+            model->gradients_by = program;
+            model->gradients_run = control;
+        }
         twi_slots_advance(program);
     }
     TWI_TRY(fetch_row(program, flight));
@@ -195,7 +198,14 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
     twi_flight *own = twi_flights_at(flights, 0);
     flights->count = 0;
     TWI_TRY(settle(program->model, own));
-    return report(own);
+    tw_status status = report(own);
+    if (status == TW_OK) return TW_OK;
+    const twi_control *found = (const twi_control *)(const void *)own->row;
+    twi_control failed =
+        gradients ? *found : program->model->gradients_run; /* an update is that of the run before it */
+    failed.fault = found->fault;
+    failed.guard = found->guard;
+    return twi_culprit_find(program, &failed, status);
 }
 
 /* A training run overwrites the gradients that an update may have waited for, whichever program's they were. */

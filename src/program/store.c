@@ -15,9 +15,20 @@ void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
 }
 
 void twi_store_drop(twi_store *store) {
-    void **const arrays[] = {&store->weights,   &store->gradients, &store->gradient_sums,
-                             &store->moment[0], &store->moment[1], &store->moment[2],
-                             &store->buffers,   &store->shadows,   (void **)&store->control};
+    void **const arrays[] = {&store->weights,
+                             &store->gradients,
+                             &store->gradient_sums,
+                             &store->moment[0],
+                             &store->moment[1],
+                             &store->moment[2],
+                             &store->buffers,
+                             &store->shadows,
+                             (void **)&store->control,
+                             &store->snapshot.weights,
+                             &store->snapshot.buffers,
+                             &store->snapshot.moment[0],
+                             &store->snapshot.moment[1],
+                             &store->snapshot.moment[2]};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         store->context->backend->put(store->context, *arrays[i]);
         *arrays[i] = NULL;

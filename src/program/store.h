@@ -35,6 +35,21 @@ typedef struct twi_alias {
     int parameter;
 } twi_alias;
 
+/* The counters of a snapshot. */
+typedef struct twi_snapshot_mark {
+    bool taken;
+    bool returned; /* the model went back to it, and has not been updated since */
+    uint64_t updates;
+    double learning_rate, scale;
+    int64_t good;
+} twi_snapshot_mark;
+
+/* What a model can go back to: snapshot.h. */
+typedef struct twi_snapshot {
+    void *weights, *buffers, *moment[TWI_MOMENTS];
+    twi_snapshot_mark at;
+} twi_snapshot;
+
 typedef struct twi_store {
     tw_context *context;
     size_t real_size; /* 4; 8 in the double checks */
@@ -51,6 +66,9 @@ typedef struct twi_store {
     uint64_t attempts, updates;
     double learning_rate; /* of the last update */
     twi_guard guard;      /* as the last run left it */
+    bool stopped;         /* the last run failed for a loss or gradient that is not finite */
+    twi_snapshot snapshot;
+    int64_t rolled_back; /* how often the model went back to it */
     const char *culprit;  /* what was last found not finite: a node's or a parameter's name; NULL: nothing yet */
 } twi_store;
 

@@ -3,6 +3,7 @@
  * (src/base/philox.h), so there is no generator whose state would have to be kept. */
 #include "fields.h"
 #include "io/model_tensors.h"
+#include "program/snapshot.h"
 #include "program/update.h"
 #include "trainer.h"
 
@@ -14,6 +15,7 @@
 #define WRITER_KEY "talweg.writer"
 #define HISTORY_KEY "history"
 #define MOMENTS "optimizer."
+#define SNAPSHOT MOMENTS "snapshot."
 
 /* ---- tables of what the metadata hold ---- */
 
@@ -48,6 +50,15 @@ static const twi_field setting_fields[] = {
     SETTING("optimizer.weight_decay", float, options.optimizer.weight_decay),
     SETTING("optimizer.decay_all", bool, options.optimizer.decay_all),
     SETTING("optimizer.clip_norm", float, options.optimizer.clip_norm),
+    SETTING("loss_scaling.initial", double, options.loss_scaling.initial),
+    SETTING("loss_scaling.growth", double, options.loss_scaling.growth),
+    SETTING("loss_scaling.backoff", double, options.loss_scaling.backoff),
+    SETTING("loss_scaling.growth_interval", int64, options.loss_scaling.growth_interval),
+    SETTING("loss_scaling.minimum", double, options.loss_scaling.minimum),
+    SETTING("loss_scaling.maximum", double, options.loss_scaling.maximum),
+    SETTING("loss_scaling.patience", int64, options.loss_scaling.patience),
+    SETTING("on_non_finite", non_finite, options.on_non_finite),
+    SETTING("snapshot_every", int64, options.snapshot_every),
     SETTING("schedule.kind", schedule, options.optimizer.schedule.kind),
     SETTING("schedule.warmup", int64, options.optimizer.schedule.warmup),
     SETTING("schedule.total", int64, options.optimizer.schedule.total),
@@ -63,6 +74,9 @@ typedef struct state {
     tw_normalization normalization;
     uint64_t attempts, updates;
     double learning_rate;
+    double scale;
+    int64_t good, skipped, in_a_row, rolled_back;
+    twi_snapshot_mark snapshot;
 } state;
 
 #define STATE(key, kind, field) {key, &twi_field_##kind, offsetof(state, field)}
@@ -70,6 +84,17 @@ static const twi_field state_fields[] = {
     STATE("attempts", uint64, attempts),
     STATE("updates", uint64, updates),
     STATE("learning_rate", double, learning_rate),
+    STATE("guard.scale", double, scale),
+    STATE("guard.good", int64, good),
+    STATE("guard.skipped", int64, skipped),
+    STATE("guard.skipped_in_a_row", int64, in_a_row),
+    STATE("guard.rolled_back", int64, rolled_back),
+    STATE("snapshot.taken", bool, snapshot.taken),
+    STATE("snapshot.returned", bool, snapshot.returned),
+    STATE("snapshot.updates", uint64, snapshot.updates),
+    STATE("snapshot.learning_rate", double, snapshot.learning_rate),
+    STATE("snapshot.scale", double, snapshot.scale),
+    STATE("snapshot.good", int64, snapshot.good),
     STATE("normalization.used", normalization, normalization),
     STATE("fit.first_epoch", int, position.first_epoch),
     STATE("fit.first_update", uint64, position.first_update),
@@ -121,15 +146,34 @@ static tw_status state_of(const tw_trainer *trainer, state *out) {
     const twi_store *store = &trainer->model->store;
     twi_position position = trainer->position;
     if (trainer->fitting) TWI_TRY(twi_position_settle(trainer, &position));
-    *out = (state){position, trainer->normalization, store->attempts, store->updates, store->learning_rate};
+    *out = (state){.position = position,
+                   .normalization = trainer->normalization,
+                   .attempts = store->attempts,
+                   .updates = store->updates,
+                   .learning_rate = store->learning_rate,
+                   .scale = store->guard.scale,
+                   .good = store->guard.good,
+                   .skipped = store->guard.skipped,
+                   .in_a_row = store->guard.in_a_row,
+                   .rolled_back = store->rolled_back,
+                   .snapshot = store->snapshot.at};
     return TW_OK;
 }
 
 /* ---- tensors ---- */
 
-static tw_status list_tensors(const tw_trainer *trainer, twi_model_tensors *list) {
+/* Is the snapshot another state than the model's own? They are one where no update was made since. */
+static bool has_snapshot(const twi_snapshot_mark *snapshot, uint64_t updates) {
+    return snapshot->taken && snapshot->updates != updates;
+}
+
+static tw_status list_tensors(const tw_trainer *trainer, bool snapshot, twi_model_tensors *list) {
     static const char *const prefixes[TWI_MOMENTS] = {MOMENTS "momentum.", MOMENTS "exp_avg.", MOMENTS "exp_avg_sq."};
-    return twi_model_tensors_list(list, trainer->model, prefixes, twi_optimizer_moments(&trainer->options.optimizer));
+    static const char *const kept[TWI_MOMENTS + 1] = {SNAPSHOT "momentum.", SNAPSHOT "exp_avg.", SNAPSHOT "exp_avg_sq.",
+                                                      SNAPSHOT "values."};
+    const twi_moments moments = twi_optimizer_moments(&trainer->options.optimizer);
+    TWI_TRY(twi_model_tensors_list(list, trainer->model, prefixes, moments));
+    return snapshot ? twi_model_tensors_add_snapshot(list, kept, moments) : TW_OK;
 }
 
 /* Moments are there once a program needs them. */
@@ -207,11 +251,10 @@ static tw_status save(const tw_trainer *trainer, const char *path) {
     tw_status status = print_metadata(trainer, &metadata);
     twi_plain_numbers_leave(before);
     TWI_TRY(status);
-    status = list_tensors(trainer, &list);
-    if (status == TW_OK) {
-        status = twi_model_tensors_save(&list, metadata, path);
-        twi_model_tensors_free(&list);
-    }
+    const twi_store *store = &trainer->model->store;
+    status = list_tensors(trainer, has_snapshot(&store->snapshot.at, store->updates), &list);
+    if (status == TW_OK) status = twi_model_tensors_save(&list, metadata, path);
+    if (list.model) twi_model_tensors_free(&list);
     twi_put(trainer->memory, metadata);
     return status;
 }
@@ -306,9 +349,11 @@ static tw_status read_all(loaded *l, const tw_trainer *trainer) {
     tw_status status = parse_texts(l, trainer);
     twi_plain_numbers_leave(before);
     TWI_TRY(status);
-    TWI_TRY(list_tensors(trainer, &l->list));
+    TWI_TRY(list_tensors(trainer, has_snapshot(&l->state.snapshot, l->state.updates), &l->list));
     TWI_TRY(twi_model_values_read(&l->values, &l->list, l->file, false, "build the network it was written of"));
-    return need_moments(trainer);
+    TWI_TRY(need_moments(trainer));
+    if (!l->state.snapshot.taken) return TW_OK;
+    return twi_snapshot_open(&trainer->model->store, twi_optimizer_moments(&trainer->options.optimizer));
 }
 
 /* ---- loading: the change ---- */
@@ -338,6 +383,14 @@ static tw_status change(tw_trainer *trainer, loaded *l) {
     store->attempts = l->state.attempts;
     store->updates = l->state.updates;
     store->learning_rate = l->state.learning_rate;
+    if (l->state.snapshot.taken && !has_snapshot(&l->state.snapshot, store->updates))
+        TWI_TRY(twi_snapshot_take(store, twi_optimizer_moments(&trainer->options.optimizer)));
+    store->snapshot.at = l->state.snapshot;
+    store->guard.scale = l->state.scale;
+    store->guard.good = l->state.good;
+    store->guard.skipped = l->state.skipped;
+    store->guard.in_a_row = l->state.in_a_row;
+    store->rolled_back = l->state.rolled_back;
     trainer->normalization = l->state.normalization;
     trainer->position = l->state.position;
     trainer->loaded = true;

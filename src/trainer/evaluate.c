@@ -1,12 +1,14 @@
 /* Measuring a model on a data set, predicted classes, the confusion matrix. None of it changes the model. */
 #include "pipeline.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { TOP = 5 };
 
-/* Ranks begin at 0. (Rows with not-a-number never get here: their loss fails the run.) */
+/* Ranks begin at 0. A batch whose loss is not finite, which had no update, is left out. */
 static void count_ranks(twi_tally *tally, const int32_t *rank, int count, double loss) {
+    if (!isfinite(loss)) return;
     for (int i = 0; i < count; i++) {
         tally->top1 += rank[i] == 0;
         tally->top5 += rank[i] < TOP;
@@ -49,6 +51,11 @@ tw_metrics twi_tally_metrics(const twi_tally *tally) {
 /* The next batch of a pass, which nothing keeps from running ahead. */
 static tw_status next_batch(twi_pipeline *pipeline, twi_fed *fed, twi_landed *landed) {
     tw_status status = twi_pipeline_next(pipeline, INT64_MAX, fed, landed);
+    if (status && fed->program) {
+        const int64_t step =
+            fed->first / tw_program_get_batch(pipeline->feed->full ? pipeline->feed->full : fed->program);
+        status = twi_feed_blame(pipeline->feed, 0, step, fed, landed, status);
+    }
     return status && fed->program ? twi_fail_within(status, "samples %lld .. %lld", (long long)fed->first,
                                                     (long long)fed->first + fed->count - 1)
                                   : status;

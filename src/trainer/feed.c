@@ -203,6 +203,7 @@ tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer
                             const tw_dataset *test_set) {
     TWI_TRY(twi_feed_prepare(train, trainer, TWI_USE_TRAIN, train_set)); /* programs first: sets can be streamed */
     if (test_set) TWI_TRY(twi_feed_prepare(test, trainer, TWI_USE_EVALUATE, test_set));
+    TWI_TRY(twi_recovery_begin(trainer, trainer->loaded));
     TWI_TRY(twi_feed_place(train, test_set ? twi_feed_least(test) : 0));
     return test_set ? twi_feed_place(test, 0) : TW_OK;
 }

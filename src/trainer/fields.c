@@ -2,6 +2,7 @@
 #include "fields.h"
 #include "data/sampler.h"
 #include <talweg/optim.h>
+#include <talweg/precision.h>
 
 #include <ctype.h>
 #include <errno.h>
@@ -84,6 +85,12 @@ static void print_schedule(const void *value, char text[TWI_FIELD_TEXT]) {
     snprintf(text, TWI_FIELD_TEXT, "%s", names[*(const tw_schedule_kind *)value]);
 }
 
+static void print_non_finite(const void *value, char text[TWI_FIELD_TEXT]) {
+    static const char *const names[] = {
+        [TW_NON_FINITE_STOP] = "stop", [TW_NON_FINITE_SKIP] = "skip", [TW_NON_FINITE_ROLL_BACK] = "roll back"};
+    snprintf(text, TWI_FIELD_TEXT, "%s", names[*(const tw_non_finite *)value]);
+}
+
 /* "channels", and for each " mean deviation". */
 static void print_normalization(const void *value, char text[TWI_FIELD_TEXT]) {
     const tw_normalization *n = value;
@@ -111,6 +118,7 @@ const twi_field_kind twi_field_int = {print_int, parse_int}, twi_field_int64 = {
                      twi_field_uint64 = {print_uint64, parse_uint64}, twi_field_bool = {print_bool, parse_bool},
                      twi_field_float = {print_float, NULL}, twi_field_double = {print_double, parse_double},
                      twi_field_optimizer = {print_optimizer, NULL}, twi_field_schedule = {print_schedule, NULL},
+                     twi_field_non_finite = {print_non_finite, NULL},
                      twi_field_normalization = {print_normalization, parse_normalization};
 
 /* ---- tables ---- */

@@ -14,7 +14,7 @@ typedef struct twi_field_kind {
 } twi_field_kind;
 
 extern const twi_field_kind twi_field_int, twi_field_int64, twi_field_uint64, twi_field_bool, twi_field_float,
-    twi_field_double, twi_field_optimizer, twi_field_schedule, twi_field_normalization;
+    twi_field_double, twi_field_optimizer, twi_field_schedule, twi_field_non_finite, twi_field_normalization;
 
 typedef struct twi_field {
     const char *key; /* NULL ends a table */

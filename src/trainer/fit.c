@@ -121,26 +121,36 @@ static tw_status run_in_window(fit *f, const twi_fed *fed) {
     return settled(f, step + 1) ? tw_program_run_update(fed->program) : TW_OK;
 }
 
-/* Batches that may be on their way at once: none beyond the update that a checkpoint is due after, and none beyond one that is
- * called back for, unless that was asked for. */
+/* Batches that may be on their way at once: none beyond the update that a checkpoint or a snapshot is due after, and none
+ * beyond one that is called back for, unless that was asked for. */
 static int64_t ahead(const fit *f) {
     const tw_trainer_options *o = &f->trainer->options;
     const int64_t every = o->checkpoint_every;
     if (f->stopping) return 0;
     if (o->on_step && !o->run_ahead) return 1;
-    return every ? every - (int64_t)(tw_model_get_updates(f->trainer->model) % (uint64_t)every) : INT64_MAX;
+    const int64_t snapshot = twi_recovery_until(f->trainer);
+    const int64_t kept =
+        every ? every - (int64_t)(tw_model_get_updates(f->trainer->model) % (uint64_t)every) : INT64_MAX;
+    return kept < snapshot ? kept : snapshot;
 }
 
 static tw_status next_in_window(fit *f, twi_fed *fed) {
     TWI_TRY(twi_feed_next(&f->train, fed));
     if (!fed->program) return TW_OK;
-    TWI_TRY(run_in_window(f, fed));
+    tw_status status = run_in_window(f, fed);
+    const tw_trainer_options *o = &f->trainer->options;
+    if (status)
+        return twi_feed_name_samples(&f->train, f->progress.epoch,
+                                     f->progress.step / o->accumulate * o->accumulate * o->batch, status);
     return twi_tally_add(&f->tally, f->trainer, fed);
 }
 
 static tw_status next_ahead(fit *f, twi_fed *fed) {
     twi_landed landed;
-    TWI_TRY(twi_pipeline_next(&f->pipeline, ahead(f), fed, &landed));
+    tw_status status = twi_pipeline_next(&f->pipeline, ahead(f), fed, &landed);
+    if (status && fed->program)
+        return twi_feed_blame(&f->train, f->progress.epoch, f->progress.step, fed, &landed, status);
+    TWI_TRY(status);
     return fed->program ? twi_tally_add_landed(&f->tally, f->trainer, &landed) : TW_OK;
 }
 
@@ -161,19 +171,35 @@ static void note_position(fit *f) {
     f->at->elapsed = now() - f->epoch_began;
 }
 
+/* Where the trainer rolls back, training goes on there with what follows the batch that failed, or its window. */
+static tw_status recover(fit *f, tw_status status) {
+    tw_progress *p = &f->progress;
+    const int64_t every = f->trainer->options.accumulate, next = (p->step / every + 1) * every;
+    TWI_TRY(twi_recovery_return(f->trainer, status));
+    tw_window_close(f->trainer->model);
+    p->step = next < p->steps ? next : p->steps;
+    TWI_TRY(twi_feed_start(&f->train, p->epoch, p->step));
+    twi_pipeline_close(&f->pipeline);
+    TWI_TRY(twi_pipeline_open(&f->pipeline, &f->train));
+    p->step--; /* counted as one step */
+    return TW_OK;
+}
+
 static tw_status train_batches(fit *f) {
     tw_progress *p = &f->progress;
     double began = now();
     while (!f->stopping || f->pipeline.count) { /* what is on its way when a stop is asked for is part of the epoch */
         twi_fed fed;
         tw_status status = accumulates(f) ? next_in_window(f, &fed) : next_ahead(f, &fed);
-        if (status) return twi_fail_within(status, "epoch %d, step %lld", p->epoch + 1, (long long)p->step + 1);
+        if (status) status = twi_fail_within(status, "epoch %d, step %lld", p->epoch + 1, (long long)p->step + 1);
+        if (status) TWI_TRY(recover(f, status));
         if (!fed.program) break;
         const double done = now();
         count_step(f, fed.count, began);
         began = done; /* so that the callback's time counts, with the next step */
         if (!settled(f, p->step)) continue;
         note_position(f);
+        if (!f->pipeline.count) TWI_TRY(twi_recovery_note(f->trainer));
         report(f, f->trainer->options.on_step, p->epoch);
         if (!f->pipeline.count && keep_due(f)) TWI_TRY(keep(f));
     }

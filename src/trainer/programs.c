@@ -35,6 +35,10 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
     if (r->optimized) {
         options.optimizer = &trainer->options.optimizer;
         options.accumulate = trainer->options.accumulate > 1;
+        options.loss_scaling = twi_trainer_scaling(&trainer->options);
+        /* A trainer that rolls back wants to be told, as one that stops. */
+        options.on_non_finite =
+            trainer->options.on_non_finite == TW_NON_FINITE_SKIP ? TW_NON_FINITE_SKIP : TW_NON_FINITE_STOP;
     }
     options.source = source;
     return twi_program_create(out, trainer->model, batch, &options, !source);

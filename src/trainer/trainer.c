@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_BATCH = 64, DEFAULT_EVALUATION_BATCH = 256 };
+enum { DEFAULT_BATCH = 64, DEFAULT_EVALUATION_BATCH = 256, DEFAULT_SNAPSHOT = 100 };
 
 static void fill_defaults(tw_trainer_options *o, const tw_model *model) {
     if (!o->epochs) o->epochs = 1;
@@ -16,6 +16,7 @@ static void fill_defaults(tw_trainer_options *o, const tw_model *model) {
         o->evaluation_batch = o->batch > DEFAULT_EVALUATION_BATCH ? o->batch : DEFAULT_EVALUATION_BATCH;
     if (!o->evaluate_every) o->evaluate_every = 1;
     if (!o->accumulate) o->accumulate = 1;
+    if (!o->snapshot_every) o->snapshot_every = DEFAULT_SNAPSHOT;
     if (!o->seed) o->seed = tw_model_get_seed(model);
     o->optimizer.size = sizeof o->optimizer;
 }

@@ -1,6 +1,6 @@
 /* The inside of a trainer, as its files share it: trainer.c makes the object, trainer_check.c sees to it that it can,
- * programs.c keeps its programs, feed.c brings data to them, fit.c trains, evaluate.c measures and predicts, history.c
- * and curve.c write it down, checkpoint.c writes where it stands, with fields.c, and goes back there. */
+ * programs.c keeps its programs, feed.c brings data to them, fit.c trains, recovery.c is for numbers that are not finite,
+ * evaluate.c measures and predicts, history.c and curve.c write it down, checkpoint.c writes where it stands, with fields.c, and goes back there. */
 #ifndef TWI_TRAINER_TRAINER_H
 #define TWI_TRAINER_TRAINER_H
 
@@ -139,11 +139,31 @@ tw_status twi_feed_next(twi_feed *feed, twi_fed *out);
 /* A closed feed is fine. */
 void twi_feed_close(twi_feed *feed);
 
+/* ---- recovery.c ---- */
+
+struct twi_landed;
+/* How training programs are to scale their losses; NULL: as their precision has it. */
+const tw_loss_scaling *twi_trainer_scaling(const tw_trainer_options *options);
+/* After a batch that was not waited for failed, at `step` of an epoch (both from 0): has its run repeated, and fails once more
+ * with what was found. */
+tw_status twi_feed_blame(twi_feed *feed, int64_t epoch, int64_t step, const twi_fed *fed, const struct twi_landed *landed,
+                         tw_status status);
+/* Fails once more, with the numbers of the samples that the model's culprit names; `first` is the place in the epoch of the
+ * first sample of the batch or window. */
+tw_status twi_feed_name_samples(const twi_feed *feed, int64_t epoch, int64_t first, tw_status status);
+/* Room for snapshots, where the trainer rolls back; the first, unless a checkpoint was loaded that has one. */
+tw_status twi_recovery_begin(const tw_trainer *trainer, bool loaded);
+/* Updates until a snapshot is due; INT64_MAX: there are none. */
+int64_t twi_recovery_until(const tw_trainer *trainer);
+/* Takes a snapshot if one is due. No batch may be on its way. */
+tw_status twi_recovery_note(const tw_trainer *trainer);
+/* After a failure, with the text that says so: goes back to the snapshot, or fails again if that is not wanted or of no use. */
+tw_status twi_recovery_return(const tw_trainer *trainer, tw_status status);
+
 /* ---- evaluate.c ---- */
 
 /* Adds what a run of a training or evaluation program found. */
 tw_status twi_tally_add(twi_tally *tally, tw_trainer *trainer, const twi_fed *fed);
-struct twi_landed;
 tw_status twi_tally_add_landed(twi_tally *tally, const tw_trainer *trainer, const struct twi_landed *landed);
 /* Waits for the batches on their way, and takes the position past them, up to one that failed. */
 tw_status twi_position_settle(const tw_trainer *trainer, twi_position *position);

@@ -2,7 +2,7 @@
  * is looked at here; feed.c looks at the data. */
 #include "trainer.h"
 #include "data/sampler.h"
-#include "program/model.h"
+#include "program/program.h"
 #include "program/update.h"
 
 static tw_status refuse(const char *field, double value, const char *range) {
@@ -32,11 +32,19 @@ static tw_status check_optimizer(const tw_trainer_options *o) {
 static tw_status check_unsupported(const tw_trainer_options *o) {
     if (o->precision != TW_PRECISION_F32 || o->precision_rule_count)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: training is in f32 only");
-    if (o->on_non_finite != TW_NON_FINITE_STOP)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: on_non_finite can only be TW_NON_FINITE_STOP");
     if (o->recompute != TW_RECOMPUTE_AUTO || o->memory_limit || o->on_out_of_memory != TW_OUT_OF_MEMORY_STOP)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: nothing is recomputed, and no memory limit kept");
     return TW_OK;
+}
+
+static tw_status check_guard(const tw_trainer_options *o) {
+    tw_loss_scaling filled;
+    if (o->on_non_finite < TW_NON_FINITE_STOP || o->on_non_finite > TW_NON_FINITE_ROLL_BACK)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "on_non_finite %d is none of TW_NON_FINITE_...", (int)o->on_non_finite);
+    if (o->snapshot_every < 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "snapshot_every is %lld; give at least 1 update, or 0 for 100",
+                        (long long)o->snapshot_every);
+    return twi_loss_scaling_fill(&filled, &o->loss_scaling);
 }
 
 static tw_status check_options(const tw_trainer_options *o) {
@@ -57,6 +65,7 @@ static tw_status check_options(const tw_trainer_options *o) {
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: workers is %d; give 0 .. %d", o->workers,
                         TWI_MAX_WORKERS);
     tw_status status = check_optimizer(o);
+    if (status == TW_OK) status = check_guard(o);
     if (status == TW_OK && !o->no_normalization) status = twi_normalization_check(&o->normalization);
     return status ? twi_fail_within(status, "tw_trainer_create") : TW_OK;
 }

@@ -250,6 +250,7 @@ const twi_backend twi_backend_cpu = {
     .put = cpu_put,
     .get_memory = cpu_get_memory,
     .copy_in = cpu_copy,
+    .copy = cpu_copy,
     .copy_out = cpu_copy,
     .get_host = cpu_get_host,
     .put_host = cpu_put_host,

@@ -88,6 +88,7 @@ const twi_backend twi_backend_cuda = {
     .get_memory = twi_cuda_get_memory,
     .copy_in = twi_cuda_copy_in,
     .stream_in = twi_cuda_stream_in,
+    .copy = twi_cuda_copy,
     .copy_out = twi_cuda_copy_out,
     .get_host = twi_cuda_get_host,
     .put_host = twi_cuda_put_host,

@@ -146,6 +146,13 @@ tw_status twi_cuda_slots_end(twi_cuda_device *device) {
 
 /* ---- out, and marks ---- */
 
+tw_status twi_cuda_copy(tw_context *context, void *to, const void *from, size_t bytes) {
+    twi_cuda_device *device = twi_cuda_of(context);
+    TWI_TRY(twi_cuda_enter(device));
+    if (bytes) TWI_CUDA(device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device->stream));
+    return TW_OK;
+}
+
 tw_status twi_cuda_copy_out(tw_context *context, void *host, const void *from, size_t bytes) {
     twi_cuda_device *device = twi_cuda_of(context);
     TWI_TRY(twi_cuda_enter(device));

@@ -10,6 +10,7 @@ void twi_cuda_copies_close(twi_cuda_device *device);
 
 tw_status twi_cuda_copy_in(tw_context *context, void *to, const void *host, size_t bytes);
 tw_status twi_cuda_stream_in(tw_context *context, void *to, int slot, const void *host, size_t bytes);
+tw_status twi_cuda_copy(tw_context *context, void *to, const void *from, size_t bytes);
 tw_status twi_cuda_copy_out(tw_context *context, void *host, const void *from, size_t bytes);
 tw_status twi_cuda_get_host(tw_context *context, void **out, size_t bytes, const char *what);
 void twi_cuda_put_host(tw_context *context, void *memory);

@@ -353,6 +353,77 @@ static void overflow_in_any_batch_skips_the_window(void **state) {
     }
 }
 
+/* ---- windows whose right steps are known ---- */
+
+/* y = w x, loss mean((y - 1)^2) / 2 of x = 1 .. 10. */
+typedef struct line {
+    tw_context *context;
+    tw_model *model;
+    tw_value *x;
+    tw_program *program[5]; /* by batch */
+} line;
+
+static void open_line(line *l) {
+    const int64_t one = 1;
+    const float start[] = {0, -1};
+    *l = (line){0};
+    CHECK_OK(tw_context_create(&l->context, check_device_or_cpu(), NULL));
+    CHECK_OK(tw_model_create(&l->model, l->context));
+    l->x = tw_input_shaped(l->model, "x", 1, &one);
+    tw_value *rest = tw_dense(l->model, l->x, 1, TW_OPTIONS(dense, .name = "fc"));
+    tw_loss loss = {twi_graph_node(&l->model->graph, "dot", "loss", 2, (tw_value *[]){rest, rest}, NULL), 0.5f};
+    CHECK_OK(tw_model_build(l->model, rest, NULL));
+    CHECK_OK(tw_model_set_trainable(l->model, "fc.bias", false));
+    CHECK_OK(tw_parameter_write(l->model, "fc.weight", &start[0], 1));
+    CHECK_OK(tw_parameter_write(l->model, "fc.bias", &start[1], 1));
+    tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
+    sgd.learning_rate = 0.01;
+    for (int batch = 2; batch <= 4; batch += 2)
+        CHECK_OK(tw_program_create(&l->program[batch], l->model, batch,
+                                   TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1,
+                                              .optimizer = &sgd, .accumulate = true)));
+}
+
+/* A window of batches, which end with 0, from x on; returns the weight after its update. */
+static double window(line *l, float x, const int *batches, float *gradient) {
+    int64_t samples = 0;
+    float w;
+    tw_program *last = NULL;
+    for (int i = 0; batches[i]; i++) samples += batches[i];
+    CHECK_OK(tw_window_open(l->model, samples));
+    for (int i = 0; batches[i]; i++) {
+        float xs[4];
+        for (int k = 0; k < batches[i]; k++) xs[k] = x++;
+        last = l->program[batches[i]];
+        CHECK_OK(tw_program_write(last, l->x, TW_F32, xs, batches[i]));
+        CHECK_OK(tw_program_run_gradients(last));
+    }
+    CHECK_OK(tw_program_read_parameter_gradient(last, "fc.weight", gradient, 1));
+    CHECK_OK(tw_program_run_update(last));
+    CHECK_OK(tw_parameter_read(l->model, "fc.weight", &w, 1));
+    return (double)w;
+}
+
+static void a_last_window_that_is_shorter_counts_its_own_samples(void **state) {
+    (void)state;
+    for (int uneven = 0; uneven < 2; uneven++) {
+        line l;
+        float gradient;
+        open_line(&l);
+        if (uneven) {
+            window(&l, 1, (const int[]){4, 4, 2, 0}, &gradient);
+            assert_true(fabs((double)gradient + 5.5) <= 1e-6);
+        } else {
+            assert_true(fabs(window(&l, 1, (const int[]){2, 2, 2, 2, 0}, &gradient) - 0.045) <= 1e-7);
+            assert_true(fabs(window(&l, 9, (const int[]){2, 0}, &gradient) - 0.099275) <= 1e-7);
+        }
+        tw_program_destroy(l.program[2]);
+        tw_program_destroy(l.program[4]);
+        tw_model_destroy(l.model);
+        tw_context_destroy(l.context);
+    }
+}
+
 /* ---- options ---- */
 
 static void refuse(const tw_program_options *wanted, const char *says) {
@@ -402,6 +473,7 @@ int main(void) {
         cmocka_unit_test(a_collapse_of_the_scale_stops),
         cmocka_unit_test(updates_are_left_out_where_asked),
         cmocka_unit_test(overflow_in_any_batch_skips_the_window),
+        cmocka_unit_test(a_last_window_that_is_shorter_counts_its_own_samples),
         cmocka_unit_test(bad_options_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,9 +26,12 @@ static tw_status copy_steps(search *s) {
     const tw_program *from = s->program;
     for (int i = 0; i < from->step_count; i++) {
         const twi_step *step = &from->step[i];
-        if (is_kept(step))
-            TWI_TRY(twi_program_add_step(s->check, step->kernel, step->attrs, step->node, step->label,
-                                         (twi_part)step->part, step->operand));
+        if (!is_kept(step)) continue;
+        TWI_TRY(twi_program_add_step(s->check, step->kernel, step->attrs, step->node, step->label, (twi_part)step->part,
+                                     step->operand));
+        twi_step *copy = &s->check->step[s->check->step_count - 1];
+        *copy = *step;
+        copy->choice = (twi_choice){0};
     }
     return TW_OK;
 }
@@ -76,7 +79,7 @@ static tw_status make(search *s) {
     size_t scratch;
     TWI_TRY(copy_steps(s));
     TWI_TRY(copy_buffers(s));
-    TWI_TRY(twi_pass_schedule(check));
+    TWI_TRY(twi_schedule_segments(check));
     TWI_TRY(twi_pass_choose(check));
     TWI_TRY(twi_pass_memory_plan(check));
     TWI_TRY(twi_mul_size(&scratch, check->worker_bytes, (size_t)context->backend->workers(context), "worker scratch"));
@@ -147,7 +150,7 @@ static const char *kind_of(const search *s, const twi_step *step, int buffer, bo
     const int parameter = s->check->buffer[buffer].parameter;
     if (outside && parameter >= 0)
         return program->model->store.parameter[parameter].learned ? "weight" : "running statistic";
-    return step->part == TWI_PART_BACKWARD ? "gradient of" : "activation";
+    return step->part == TWI_PART_BACKWARD && !step->again ? "gradient of" : "activation";
 }
 
 static void note_sample(twi_culprit *out, int64_t sample) {
@@ -211,6 +214,7 @@ static void search_run(tw_program *program, const twi_control *failed, twi_culpr
     s.check->model = model;
     s.check->batch = program->batch;
     s.check->train = program->train;
+    s.check->workspace_limit = program->workspace_limit;
     if (find(&s, failed)) *out = (twi_culprit){0};
     destroy(&s);
 }

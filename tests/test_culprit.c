@@ -191,42 +191,53 @@ static void without_memory_less_is_said(void **state) {
     close_chain(&c);
 }
 
-/* A whole network, fused, in chunks, with batch norm and dropout: one bad pixel. */
-static void one_bad_pixel_in_a_network(void **state) {
-    (void)state;
-    enum { N = 24, PIXELS = 3 * 16 * 16 };
-    static float images[N * PIXELS];
+/* Whole networks, fused, in chunks, images in lanes; with batch norm and dropout: one bad pixel. */
+static tw_value *normed(tw_model *model, tw_value *x) {
+    x = tw_relu(model, tw_batch_norm(model, tw_conv2d(model, x, 16, 3, NULL), NULL));
+    x = tw_residual(model, tw_dropout(model, x, 0.2f), 16, NULL);
+    return tw_dense(model, tw_global_avg_pool(model, x), 10, NULL);
+}
+static tw_value *lenet5(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
+
+static void one_bad_pixel(tw_value *(*build)(tw_model *, tw_value *), int channels, int side) {
+    enum { N = 48, BAD = 17 };
+    const int64_t pixels = channels * side * side, all = N * pixels;
+    float *images = malloc((size_t)all * sizeof *images);
     int32_t labels[N];
     tw_context *context;
     tw_model *model;
     tw_program *program;
     tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
+    assert_non_null(images);
     CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 3)));
     CHECK_OK(tw_model_create(&model, context));
-    tw_value *x = tw_input(model, 3, 16, 16), *ids = tw_input_labels(model, NULL);
-    tw_value *h = tw_relu(model, tw_batch_norm(model, tw_conv2d(model, x, 16, 3, NULL), NULL));
-    h = tw_residual(model, tw_dropout(model, h, 0.2f), 16, NULL);
-    tw_value *y = tw_dense(model, tw_global_avg_pool(model, h), 5, NULL);
+    tw_value *x = tw_input(model, channels, side, side), *ids = tw_input_labels(model, NULL), *y = build(model, x);
     tw_loss loss = {tw_cross_entropy(model, y, ids, NULL), 1};
     CHECK_OK(tw_model_build(model, y, TW_OPTIONS(model, .seed = 2)));
     CHECK_OK(tw_program_create(
         &program, model, N, TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .optimizer = &sgd)));
-    for (int i = 0; i < N * PIXELS; i++) images[i] = (float)(i * 7919 % 1009) / 1009 - 0.5f;
-    for (int i = 0; i < N; i++) labels[i] = i % 5;
+    for (int64_t i = 0; i < all; i++) images[i] = (float)(i * 7919 % 1009) / 1009 - 0.5f;
+    for (int i = 0; i < N; i++) labels[i] = i % 10;
     for (int round = 0; round < 3; round++) {
-        if (round == 1) images[17 * PIXELS + 100] = 3e38f; /* finite: the first sum over it is not */
-        if (round == 2) images[17 * PIXELS + 100] = NAN;
-        CHECK_OK(tw_program_write(program, x, TW_F32, images, N * PIXELS));
+        if (round == 1 && build == lenet5) continue;        /* which carries such numbers through */
+        if (round == 1) images[BAD * pixels + 100] = 3e38f; /* finite, but what is made of it is not for long */
+        if (round == 2) images[BAD * pixels + 100] = NAN;
+        CHECK_OK(tw_program_write(program, x, TW_F32, images, all));
         CHECK_OK(tw_program_write(program, ids, TW_I32, labels, N));
-        tw_status status = tw_program_run(program);
-        assert_int_equal(status, round ? TW_ERROR_NUMERIC : TW_OK);
-        if (round == 2 && !strstr(tw_last_error(), "input 'input1' holds nan in sample 17"))
-            fail_msg("%s", tw_last_error());
-        if (round == 1 && !strstr(tw_last_error(), "The first that is not finite: ")) fail_msg("%s", tw_last_error());
+        assert_int_equal(tw_program_run(program), round ? TW_ERROR_NUMERIC : TW_OK);
+        const char *const says[] = {NULL, "The first that is not finite: ", "input 'input1' holds nan in sample 17"};
+        if (round && !strstr(tw_last_error(), says[round])) fail_msg("%s", tw_last_error());
     }
     tw_program_destroy(program);
     tw_model_destroy(model);
     tw_context_destroy(context);
+    free(images);
+}
+
+static void one_bad_pixel_in_a_network(void **state) {
+    (void)state;
+    one_bad_pixel(normed, 3, 16);
+    one_bad_pixel(lenet5, 1, 28);
 }
 
 int main(void) {

@@ -61,6 +61,8 @@ static tw_status copy_buffers(search *s) {
         twi_buffer *buffer = &check->buffer[i];
         buffer->pinned = buffer->last >= 0 || buffer->pinned; /* some that fusion left belong to no step */
         buffer->local = false;
+        buffer->lanes = 0; /* what is looked at lies sample by sample */
+        buffer->unturned = false;
         buffer->over = -1;
         if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || is_used(check, i, true)) continue;
         if (!is_used(check, i, false)) continue;

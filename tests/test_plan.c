@@ -64,6 +64,7 @@ static const scenario scenarios[] = {
     {"momentum", TRAINER(.batch = 8, .optimizer = {.momentum = 0.9f}), 27, 5, false},
     {"adamw", TRAINER(.batch = 8, .optimizer = {.kind = TW_ADAMW}), 27, 5, false},
     {"no normalisation", TRAINER(.batch = 8, .no_normalization = true), 27, 0, false},
+    {"with a snapshot to go back to", TRAINER(.batch = 8, .on_non_finite = TW_NON_FINITE_ROLL_BACK), 27, 0, false},
 };
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 

@@ -148,6 +148,34 @@ static void fit_goes_on_without_the_batch(void **state) {
         }
 }
 
+/* Weights, moments and running statistics, to the bit. */
+static void a_skip_leaves_every_byte(void **state) {
+    (void)state;
+    for (int scaled = 0; scaled < 2; scaled++)
+        for (int accumulate = 1; accumulate <= 2; accumulate++) {
+            float *found[2];
+            size_t size[2];
+            for (int i = 0; i < 2; i++) { /* before the batch or window with sample 37, and after it */
+                task t;
+                open_task(&t,
+                          &(tw_trainer_options){.no_shuffle = true,
+                                                .accumulate = accumulate,
+                                                .on_non_finite = scaled ? TW_NON_FINITE_STOP : TW_NON_FINITE_SKIP,
+                                                .loss_scaling = {.initial = scaled ? 64 : 0}},
+                          1, INFINITY);
+                t.stop_after = (accumulate == 1 ? 4 : 2) + i;
+                assert_int_equal(tw_trainer_fit(t.trainer, t.data, NULL), TW_STOPPED);
+                assert_int_equal(tw_model_get_guard(t.model).skipped, i);
+                found[i] = weights_of(&t, &size[i]);
+                close_task(&t);
+            }
+            assert_int_equal(size[0], size[1]);
+            assert_memory_equal(found[0], found[1], size[0]);
+            free(found[0]);
+            free(found[1]);
+        }
+}
+
 /* ---- roll back ---- */
 
 static void the_model_goes_back(void **state) {
@@ -344,6 +372,7 @@ int main(void) {
         cmocka_unit_test(the_sample_of_the_data_set_is_named),
         cmocka_unit_test(evaluation_names_it_too),
         cmocka_unit_test(fit_goes_on_without_the_batch),
+        cmocka_unit_test(a_skip_leaves_every_byte),
         cmocka_unit_test(the_model_goes_back),
         cmocka_unit_test(what_it_goes_back_to_is_the_snapshot),
         cmocka_unit_test(going_back_twice_for_nothing_stops),

@@ -17,10 +17,11 @@ static tw_value *build(tw_model *model, tw_value *x, int64_t width, int64_t clas
 
 typedef struct found {
     char dump[1 << 14];
-    float loss, weights[MOST * MOST], biases[MOST];
+    float loss, weights[MOST * MOST], biases[MOST], last_biases[MOST];
 } found;
 
-/* A step of training, and what it leaves in the first layer; train false: the plan of inference alone. */
+/* A step of training, and what it leaves in the first layer and in the bias of the last; train false: the plan of
+ * inference alone. */
 static void run(const char *device, int64_t width, int64_t classes, bool train, found *out) {
     tw_context *context;
     tw_model *model;
@@ -51,6 +52,7 @@ static void run(const char *device, int64_t width, int64_t classes, bool train, 
         CHECK_OK(tw_program_read(program, loss.value, &out->loss, 1));
         CHECK_OK(tw_parameter_read(model, "fc1.weight", out->weights, width * FEATURES));
         CHECK_OK(tw_parameter_read(model, "fc1.bias", out->biases, width));
+        CHECK_OK(tw_parameter_read(model, "fc2.bias", out->last_biases, classes));
     }
     tw_program_destroy(program);
     tw_model_destroy(model);
@@ -67,10 +69,11 @@ static void expect(const found *f, const char *kernel, const char *implementatio
     if (!step || !at || (end && at > end)) fail_msg("%s is not by %s:\n%s", kernel, implementation, f->dump);
 }
 
-static void compare(const found *a, const found *b, int64_t width) {
+static void compare(const found *a, const found *b, int64_t width, int64_t classes) {
     assert_true(fabsf(a->loss - b->loss) < 1e-5f);
     for (int64_t i = 0; i < width * FEATURES; i++) assert_true(fabsf(a->weights[i] - b->weights[i]) < 1e-5f);
     for (int64_t i = 0; i < width; i++) assert_true(fabsf(a->biases[i] - b->biases[i]) < 1e-5f);
+    for (int64_t i = 0; i < classes; i++) assert_true(fabsf(a->last_biases[i] - b->last_biases[i]) < 1e-5f);
 }
 
 static void check(int64_t width, int64_t classes, const char *gelu, const char *biases) {
@@ -81,7 +84,7 @@ static void check(int64_t width, int64_t classes, const char *gelu, const char *
     expect(&gpu, "dense.backward_data_gelu", gelu);
     expect(&gpu, "dense.backward_weights_bias", biases);
     expect(&gpu, "dense.backward_weights", "cublaslt");
-    compare(&gpu, &cpu, width);
+    compare(&gpu, &cpu, width, classes);
 }
 
 static void what_fits_is_one_product(void **state) {
@@ -115,7 +118,7 @@ static void without_the_library_kernels_do_it(void **state) {
         emu_fail_call((uint64_t)refused, "cublasLtMatmulAlgoGetHeuristic");
         run("cuda:0", 16, 4, true, &gpu);
         emu_fail_call(0, NULL);
-        compare(&gpu, &cpu, 16);
+        compare(&gpu, &cpu, 16, 4);
         assert_true(refused > 6 || strstr(gpu.dump, "kernel ") != NULL);
     }
     assert_int_equal(emu_count_live(), 0);

@@ -11,6 +11,7 @@ namespace emu {
 std::recursive_mutex mutex;
 cudaError_t last_error;
 Device device;
+thread_local int current_device;
 size_t live_handles;
 
 static std::map<std::string, uint64_t> counts;

@@ -18,6 +18,7 @@ static const size_t reserved = size_t{64} << 30, page = 4096, offset_in_page = 5
 static char *space;
 static size_t given; /* bytes of the space that were given out */
 static std::map<uintptr_t, size_t> allocations, pinned;
+static std::map<uintptr_t, int> owners; /* of allocations: the device they lie on */
 static size_t capacity, used, peak;
 static int open_depth;
 
@@ -86,6 +87,12 @@ void check_range(const char *what, const void *start, size_t bytes) {
                    at == Where::device ? "device" : "pinned");
 }
 
+void check_owner(const char *what, const void *start, int owner) {
+    auto found = find(allocations, start);
+    if (found != allocations.end() && owners[found->first] != owner)
+        emu_misuse("%s: %p lies on device %d, its stream on device %d", what, start, owners[found->first], owner);
+}
+
 size_t memory_live() { return allocations.size() + pinned.size(); }
 
 void memory_reset() {
@@ -120,6 +127,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes) {
     used += bytes;
     if (used > peak) peak = used;
     allocations[reinterpret_cast<uintptr_t>(body)] = bytes;
+    owners[reinterpret_cast<uintptr_t>(body)] = current_device;
     poison(body - offset_in_page, room);
     unpoison(body, bytes);
     OpenDevice open;
@@ -142,6 +150,7 @@ cudaError_t cudaFree(void *memory) {
     char *first_page = static_cast<char *>(memory) - offset_in_page;
     madvise(first_page, (offset_in_page + bytes + page - 1) / page * page, MADV_DONTNEED);
     used -= bytes;
+    owners.erase(found->first);
     allocations.erase(found);
     return call.end(call.error);
 }

@@ -40,7 +40,8 @@ void emu_set_memory(size_t bytes);
 size_t emu_peak_memory(void);
 /* Compute capability; the default is 9.0. */
 void emu_set_capability(int major, int minor);
-/* Number of devices that cudaGetDeviceCount finds: 1 (default) or 0. */
+/* Number of devices that cudaGetDeviceCount finds; the default is 1. All are alike and share one memory's size, but work on the
+ * memory or the stream of one that is not the thread's current device is reported. */
 void emu_set_device_count(int count);
 /* From now on every call fails with `error`, as after an illegal address on a real device. */
 void emu_break_device(cudaError_t error);

@@ -35,6 +35,8 @@ struct Device {
     cudaError_t break_with = cudaSuccess;
 };
 extern Device device;
+/* The current one of several, as cudaSetDevice has set it on this thread. */
+extern thread_local int current_device;
 /* An operation has run: counts it, and breaks the device if it is to break now. */
 void operation_ran();
 /* Handles alive. */
@@ -61,6 +63,8 @@ enum class Where { device, pinned, pageable };
 Where where(const void *start);
 /* Reports a range that begins on the device, or in pinned memory, and does not lie inside one live allocation. */
 void check_range(const char *what, const void *start, size_t bytes);
+/* Reports a range on another device than this. */
+void check_owner(const char *what, const void *start, int owner);
 
 /* ---- runtime_copies.cpp ---- */
 
@@ -101,6 +105,7 @@ struct Operation {
 struct CUstream_st {
     std::deque<emu::Operation> queue;
     bool blocking = false; /* ordered with the default stream */
+    int owner = 0;         /* the device it was made on */
     void *tsan = nullptr;
     emu::Order done;
     std::shared_ptr<emu::Capture> capture;

@@ -70,6 +70,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 cudaError_t cudaSetDevice(int number) {
     Call call("cudaSetDevice");
     if (!call.error && (number < 0 || number >= device.count)) call.error = cudaErrorInvalidDevice;
+    if (!call.error) current_device = number;
     return call.end(call.error);
 }
 

@@ -108,7 +108,15 @@ static void finish_blocking() {
         if (stream->blocking) finish_stream(stream);
 }
 
+/* CUDA refuses some of this and lets some happen; it is never meant. */
+static void check_current(const CUstream_st *stream, const char *what) {
+    if (stream != &default_stream && stream->owner != current_device)
+        emu_misuse("%s is queued for device %d by a thread whose current device is %d", what, stream->owner,
+                   current_device);
+}
+
 cudaError_t queue_operation(CUstream_st *stream, Operation operation) {
+    check_current(stream, operation.task ? operation.task->what : "an event or graph");
     operation.queued = std::make_shared<Order>();
     if (stream == &default_stream) {
         finish_blocking();
@@ -127,7 +135,11 @@ cudaError_t queue_operation(CUstream_st *stream, Operation operation) {
 
 cudaError_t queue_work(CUstream_st *stream, Work work) {
     for (const auto *ranges : {&work.reads, &work.writes})
-        for (const emu_range &range : *ranges) check_range(work.what, range.start, range.bytes);
+        for (const emu_range &range : *ranges) {
+            check_range(work.what, range.start, range.bytes);
+            if (stream != &default_stream) check_owner(work.what, range.start, stream->owner);
+        }
+    check_current(stream, work.what);
     auto task = std::make_shared<const Work>(std::move(work));
     if (stream->capture) return capture_work(stream, std::move(task));
     if (cudaError_t error = check_outside_capture(stream, task->what)) return error;
@@ -158,6 +170,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     if (call.error) return call.end(call.error);
     *stream = new CUstream_st;
     (*stream)->tsan = tsan_create();
+    (*stream)->owner = current_device;
     (*stream)->blocking = !(flags & cudaStreamNonBlocking);
     streams.push_back(*stream);
     live_handles++;

@@ -7,6 +7,7 @@
 #include "program/program.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 
 static const char *self; /* this program, started again with other settings */
@@ -214,11 +215,53 @@ static void fit_tells_the_step_as_on_the_cpu(void **state) {
     assert_non_null(strstr(error[0], "epoch 1, step 4"));
 }
 
+/* ---- two devices ---- */
+
+static void *fit_and_test(void *argument) {
+    task *t = argument;
+    CHECK_OK(tw_trainer_fit(t->trainer, t->train, t->test));
+    CHECK_OK(tw_trainer_evaluate(t->trainer, t->test, &t->tested));
+    return NULL;
+}
+
+/* Two contexts of one thread, each on its own device, and threads that have chosen none: every call enters its device. */
+static void contexts_on_two_devices_go_their_ways(void **state) {
+    (void)state;
+    static const char *const names[] = {"cuda:0", "cuda:1"};
+    const tw_trainer_options options = task_options();
+    task t[2];
+    task_state outcome[2];
+    pthread_t thread;
+    assert_int_equal(setenv("TALWEG_EMU_DEVICES", "2", 1), 0);
+    emu_set_device_count(2);
+    for (int i = 0; i < 2; i++) {
+        tw_context *context;
+        CHECK_OK(tw_context_create(&context, names[i], TW_OPTIONS(context, .threads = 1)));
+        CHECK_OK(task_make(&t[i], context, &options));
+    }
+    for (int i = 0; i < 2; i++) { /* the thread stands on device 0, then on the other's */
+        assert_int_equal(pthread_create(&thread, NULL, fit_and_test, &t[1 - i]), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        outcome[1 - i] = task_outcome(&t[1 - i]);
+    }
+    assert_true(task_same(&outcome[0], &outcome[1]));
+    for (int i = 0; i < 2; i++) {
+        tw_context *context = t[i].context;
+        free(outcome[i].bytes);
+        task_drop(&t[i]);
+        tw_context_destroy(context);
+    }
+    assert_int_equal(emu_count_live(), 0);
+    unsetenv("TALWEG_EMU_DEVICES");
+    emu_reset();
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order_gives_the_same_bytes),
         cmocka_unit_test(a_fault_with_runs_in_flight_is_that_of_one_run),
         cmocka_unit_test(fit_tells_the_step_as_on_the_cpu),
+        cmocka_unit_test(contexts_on_two_devices_go_their_ways),
     };
     self = argv[0];
     if (argc > 1 && strcmp(argv[1], "outcome") == 0) {

@@ -1,5 +1,6 @@
 /* See impl_call.h. */
 #include "impl_call.h"
+#include "base/memory.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -115,11 +116,15 @@ void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const
     const char *reason = impl->refuse ? impl->refuse(call, isa) : NULL;
     if (reason) fail_msg("%s was refused: %s", kernel, reason);
     twi_cpu_site site = {.impl = impl, .isa = isa, .workers = 1};
+    assert_int_equal(twi_memory_create(&site.memory, 0, NULL, NULL), TW_OK);
     if (impl->prepare) assert_int_equal(impl->prepare(&site, call, NULL), TW_OK);
     twi_cpu_workspace workspace = {.shared = workspace_of(site.shared_bytes),
                                    .scratch = workspace_of(site.worker_bytes)};
     if (impl->begin) impl->begin(&site, call, &workspace);
     impl->run(&site, call, &workspace);
+    if (impl->release) impl->release(&site);
+    assert_int_equal(twi_memory_get_stats(site.memory).blocks, 0);
+    twi_memory_destroy(site.memory);
     free(workspace.shared);
     free(workspace.scratch);
 }

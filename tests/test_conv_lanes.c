@@ -89,6 +89,110 @@ static void not_a_number_travels(void **state) {
     }
 }
 
+/* ---- with a pooling, samples side by side ---- */
+
+enum { IMAGES = 19, SIDE = 6, POOLED = 3, FILTERS = 3, ROOM = 32 };
+
+static const twi_conv2d_pool_attrs pooled_attrs = {
+    .conv = {1, 1, 1, 1, 1, 1, 1, 1, 1},
+    .pool = {.kernel_h = 2, .kernel_w = 2, .stride_h = 2, .stride_w = 2},
+};
+static const impl_shape image_shape = {4, {IMAGES, 2, SIDE, SIDE}, true}, weight_shape = {4, {FILTERS, 2, 3, 3}, true},
+                        pooled_shape = {4, {IMAGES, FILTERS, POOLED, POOLED}, true}, bias_shape = {1, {FILTERS}, false};
+
+/* Element e of sample n, where `lanes` of them lie side by side. */
+static int64_t turned_at(int64_t n, int64_t e, int64_t elements, int64_t lanes) {
+    return lanes ? (n / lanes * elements + e) * lanes + n % lanes : n * elements + e;
+}
+
+typedef struct pooled {
+    float *x, *w, *b, *y, *dw;
+    uint8_t *index;
+    int lanes; /* of y and index, and of dy */
+} pooled;
+
+static void pooled_forward(pooled *p, twi_isa isa) {
+    twi_call call = {.attrs = &pooled_attrs, .first = true};
+    impl_operand(&call, 0, TWI_REAL, &image_shape, p->x);
+    impl_operand(&call, 1, TWI_REAL, &weight_shape, p->w);
+    impl_operand(&call, 2, TWI_REAL, &bias_shape, p->b);
+    call.operand[2].stride[0] = 1;
+    impl_operand(&call, 3, TWI_REAL, &pooled_shape, p->y);
+    impl_operand(&call, 4, TWI_U8, &pooled_shape, p->index);
+    call.operand[3].lanes = call.operand[4].lanes = (uint8_t)p->lanes;
+    impl_run(twi_cpu_lanes_impls, "conv2d.forward_bias_max_pool_relu", isa, &call);
+}
+
+static void pooled_backward(pooled *p, twi_isa isa, float *dy) {
+    twi_call call = {.attrs = &pooled_attrs, .first = true};
+    impl_operand(&call, 0, TWI_REAL, &image_shape, p->x);
+    impl_operand(&call, 1, TWI_REAL, &pooled_shape, dy);
+    impl_operand(&call, 2, TWI_U8, &pooled_shape, p->index);
+    impl_operand(&call, 3, TWI_ACC, &weight_shape, p->dw);
+    call.operand[1].lanes = call.operand[2].lanes = (uint8_t)p->lanes;
+    impl_run(twi_cpu_lanes_impls, "conv2d.backward_weights_unpooled", isa, &call);
+}
+
+static pooled open_pooled(int lanes) {
+    enum { OUT = POOLED * POOLED * FILTERS };
+    return (pooled){.x = impl_floats(IMAGES * SIDE * SIDE * 2),
+                    .w = impl_floats(FILTERS * 18),
+                    .b = impl_floats(FILTERS),
+                    .y = impl_floats((lanes ? ROOM : IMAGES) * OUT),
+                    .dw = impl_floats(FILTERS * 18),
+                    .index = impl_bytes((lanes ? ROOM : IMAGES) * OUT),
+                    .lanes = lanes};
+}
+
+/* What lies side by side is the same, whatever is in lanes that hold no sample. */
+static void turned_samples_give_the_same(void **state) {
+    (void)state;
+    enum { OUT = POOLED * POOLED * FILTERS };
+    const int widths[] = {[TWI_ISA_BASELINE] = 4, [TWI_ISA_AVX2] = 8, [TWI_ISA_AVX512] = 16};
+    IMPL_EACH_ISA(isa) {
+        pooled plain = open_pooled(0), turned = open_pooled(widths[isa]);
+        turned.x = plain.x, turned.w = plain.w, turned.b = plain.b;
+        pooled_forward(&plain, (twi_isa)isa);
+        pooled_forward(&turned, (twi_isa)isa);
+        float *dy = impl_floats(IMAGES * OUT), *turned_dy = impl_floats(ROOM * OUT);
+        for (int i = 0; i < ROOM * OUT; i++) turned_dy[i] = NAN;
+        for (int i = 0; i < IMAGES * OUT; i++) {
+            int64_t at = turned_at(i / OUT, i % OUT, OUT, turned.lanes);
+            assert_true(memcmp(&turned.y[at], &plain.y[i], sizeof(float)) == 0);
+            assert_int_equal(turned.index[at], plain.index[i]);
+            turned_dy[at] = dy[i];
+        }
+        pooled_backward(&plain, (twi_isa)isa, dy);
+        pooled_backward(&turned, (twi_isa)isa, turned_dy);
+        assert_memory_equal(plain.dw, turned.dw, FILTERS * 18 * sizeof(float));
+        impl_release();
+    }
+}
+
+/* Of equal elements the first wins; not-a-number wins, passes the relu, and stays in its image. */
+static void pooling_picks_as_the_specification(void **state) {
+    (void)state;
+    enum { OUT = POOLED * POOLED * FILTERS };
+    IMPL_EACH_ISA(isa) {
+        pooled p = open_pooled(0);
+        for (int i = 0; i < IMAGES * SIDE * SIDE * 2; i++) p.x[i] = 1;
+        for (int i = 0; i < FILTERS * 18; i++) p.w[i] = 0.25f;
+        for (int i = 0; i < FILTERS; i++) p.b[i] = 1;
+        p.x[(17 * SIDE * SIDE + 5 * SIDE + 5) * 2] =
+            NAN; /* a corner, whose windows are those of outputs 4, 4 to 5, 5 */
+        pooled_forward(&p, (twi_isa)isa);
+        for (int i = 0; i < IMAGES * OUT; i++) {
+            int image = i / OUT, row = i % OUT / FILTERS / POOLED, column = i % OUT / FILTERS % POOLED;
+            /* Inside all sums are alike; at a side the first of the larger ones lies away from it. */
+            int expected = (row == 0 ? 2 : 0) + (column == 0 ? 1 : 0);
+            bool strange = image == 17 && row == 2 && column == 2;
+            assert_int_equal(p.index[i], expected);
+            assert_int_equal(isnan(p.y[i]) != 0, strange);
+        }
+        impl_release();
+    }
+}
+
 static void same_call_same_bits(void **state) {
     (void)state;
     IMPL_EACH_ISA(isa) {
@@ -149,6 +253,7 @@ int main(void) {
         cmocka_unit_test(agrees_with_sums_in_double),    cmocka_unit_test(strange_numbers_stay_in_their_image),
         cmocka_unit_test(not_a_number_travels),          cmocka_unit_test(same_call_same_bits),
         cmocka_unit_test(refuses_what_others_do_better), cmocka_unit_test(wants_whole_vectors),
+        cmocka_unit_test(turned_samples_give_the_same),  cmocka_unit_test(pooling_picks_as_the_specification),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

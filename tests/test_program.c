@@ -43,11 +43,7 @@ static void check_kernels(const tw_program *program, const expected *rows) {
 
 static void test_fusion_of_lenet5(void **state) {
     (void)state;
-    static const expected rows[] = {{"conv2d.forward_bias_max_pool_relu", 2},
-                                    {"conv2d.backward_weights_unpooled", 2},
-                                    {"conv2d.backward_data_unpooled", 1},
-                                    {"max_pool.backward", 0},
-                                    {"dense.forward_bias_relu", 2},
+    static const expected rows[] = {{"dense.forward_bias_relu", 2},
                                     {"dense.forward_bias", 1},
                                     {"bias_relu.backward", 4},
                                     {"bias.backward", 0},
@@ -57,11 +53,44 @@ static void test_fusion_of_lenet5(void **state) {
                                     {"relu.forward", 0},
                                     {"relu.backward", 0},
                                     {NULL, 0}};
+    static const expected on_cpu[] = {{"conv2d.forward_bias_max_pool_relu", 2},
+                                      {"conv2d.backward_weights_unpooled", 2},
+                                      {"conv2d.backward_data_unpooled", 1},
+                                      {"max_pool.backward", 0},
+                                      {NULL, 0}};
+    static const expected elsewhere[] = {{"conv2d.forward_bias_relu", 2}, {"max_pool.backward", 2}, {NULL, 0}};
     net n;
     open_net(&n, lenet5, 1, 28);
     tw_program *program = make(&n, 16, false);
     check_kernels(program, rows);
+    check_kernels(program, check_device() ? elsewhere : on_cpu);
     assert_true(program->fused_bytes > 0);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
+static int count_turned(const tw_program *program) {
+    int count = 0;
+    for (int i = 0; i < program->buffer_count; i++) count += program->buffer[i].lanes != 0;
+    return count;
+}
+
+/* What convolutions hand to each other lies side by side; what is read from outside does not. */
+static void test_samples_side_by_side(void **state) {
+    (void)state;
+    if (check_device()) skip();
+    net n;
+    open_net(&n, lenet5, 1, 28);
+    tw_program *program = make(&n, 40, false);
+    assert_true(count_turned(program) >= 8); /* two results of pooling with their indices, and four gradients */
+    tw_program_destroy(program);
+    tw_value *kept[] = {tw_model_find(n.model, "maxpool1")};
+    assert_non_null(kept[0]);
+    CHECK_OK(
+        tw_program_create(&program, n.model, 40,
+                          TW_OPTIONS(program, .losses = &n.loss, .loss_count = 1, .outputs = kept, .output_count = 1)));
+    assert_int_equal(count_kernel(program, "conv2d.forward_bias_max_pool_relu"), 2);
+    assert_int_equal(program->buffer[program->value_buffer[kept[0]->id]].lanes, 0);
     tw_program_destroy(program);
     close_net(&n);
 }
@@ -441,6 +470,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fusion_of_lenet5),
         cmocka_unit_test(test_fusion_of_few_images),
+        cmocka_unit_test(test_samples_side_by_side),
         cmocka_unit_test(test_fusion_of_resnet20),
         cmocka_unit_test(test_fusion_changes_no_value),
         cmocka_unit_test(test_inference_makes_no_masks),

@@ -20,18 +20,27 @@ typedef struct twi_lanes_pool {
     twi_lanes_tensor index;
 } twi_lanes_pool;
 
+/* Into how many tiles output channels and positions, or taps, are cut. */
+typedef struct twi_lanes_tiling {
+    int64_t out_parts, cell_parts;
+} twi_lanes_tiling;
+
 typedef struct twi_lanes {
     int64_t width; /* images in a vector */
+    /* The tilings that are best for the two calls below, whatever the number of samples. */
+    twi_lanes_tiling (*forward_tiling)(const twi_conv_shape *shape);
+    twi_lanes_tiling (*weights_tiling)(const twi_conv_shape *shape);
     /* Floats of scratch that the two calls below want. */
     int64_t (*forward_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *unpool, const twi_lanes_pool *pool);
     int64_t (*backward_weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *unpool);
     /* groups is 1. Tensors are dense, images H,W,C, kernels O,H,W,I. bias may be NULL. unpool: x is the gradient of
      * what the pooling gave. pool: y is what it gives, and its index is written. NULL: neither. */
-    void (*forward)(const twi_conv_shape *shape, twi_lanes_tensor x, const twi_lanes_pool *unpool, const float *w,
-                    const float *bias, const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch);
+    void (*forward)(const twi_conv_shape *shape, twi_lanes_tiling tiling, twi_lanes_tensor x,
+                    const twi_lanes_pool *unpool, const float *w, const float *bias, const twi_lanes_pool *pool,
+                    bool relu, twi_lanes_tensor y, float *scratch);
     /* spread is 1. unpool: dy is the gradient of what the pooling gave, or NULL. add: on top of what dw holds. */
-    void (*backward_weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy,
-                             const twi_lanes_pool *unpool, bool add, float *dw, float *scratch);
+    void (*backward_weights)(const twi_conv_shape *shape, twi_lanes_tiling tiling, twi_lanes_tensor x,
+                             twi_lanes_tensor dy, const twi_lanes_pool *unpool, bool add, float *dw, float *scratch);
     /* g = dy where y > 0, else 0; db[c] = sum of g. All turned, `pixels` x `channels` a sample; y NULL: g and dy are the
      * same, and only summed. */
     int64_t (*bias_relu_scratch)(int64_t channels);

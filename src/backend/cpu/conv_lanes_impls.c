@@ -2,6 +2,7 @@
  * how they reach conv_lanes.h. */
 #include "conv_lanes.h"
 #include "parts.h"
+#include "base/memory.h"
 
 static const twi_lanes *lanes_for(twi_isa isa) {
 #if defined(__x86_64__)
@@ -97,6 +98,18 @@ static int wish(const twi_call *call, twi_isa isa, int operand) {
     return (int)lanes_for(isa)->width;
 }
 
+/* ---- what is kept of a step ---- */
+
+static tw_status keep_tiling(twi_cpu_site *site, twi_lanes_tiling tiling) {
+    twi_lanes_tiling *kept;
+    TWI_TRY(twi_get(site->memory, &kept, 1, sizeof *kept, "tiling of a convolution"));
+    *kept = tiling;
+    site->state[0] = kept;
+    return TW_OK;
+}
+static twi_lanes_tiling tiling_of(const twi_cpu_site *site) { return *(const twi_lanes_tiling *)site->state[0]; }
+static void release(twi_cpu_site *site) { twi_put(site->memory, site->state[0]); }
+
 /* ---- forward ---- */
 
 static tw_status prepare_forward(twi_cpu_site *site, const twi_call *call, const roles *r) {
@@ -104,15 +117,15 @@ static tw_status prepare_forward(twi_cpu_site *site, const twi_call *call, const
     const twi_conv_shape s = shape_of(call, r);
     site->worker_bytes =
         (size_t)lanes_for(site->isa)->forward_scratch(&s, NULL, pool_of(call, r, &pool)) * sizeof(float);
-    return TW_OK;
+    return keep_tiling(site, lanes_for(site->isa)->forward_tiling(&s));
 }
 
 static void run_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
                         const roles *r, const float *bias, bool relu) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->forward(&s, tensor(call, r->x), NULL, call->operand[r->w].data, bias, pool_of(call, r, &pool),
-                                  relu, tensor(call, r->y), workspace->scratch);
+    lanes_for(site->isa)->forward(&s, tiling_of(site), tensor(call, r->x), NULL, call->operand[r->w].data, bias,
+                                  pool_of(call, r, &pool), relu, tensor(call, r->y), workspace->scratch);
 }
 
 /* ---- backward ---- */
@@ -123,7 +136,7 @@ static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *call,
     site->worker_bytes =
         (size_t)lanes_for(site->isa)->forward_scratch(&s, pool_of(call, r, &pool), NULL) * sizeof(float);
     site->shared_bytes = (size_t)twi_shape_count(&call->operand[r->w].shape) * sizeof(float);
-    return TW_OK;
+    return keep_tiling(site, lanes_for(site->isa)->forward_tiling(&s));
 }
 
 /* Turns the weights: turned[i][kernel_h-1-y][kernel_w-1-x][o] = w[o][y][x][i]. */
@@ -144,8 +157,8 @@ static void run_backward_data(const twi_cpu_site *site, const twi_call *call, co
                               const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->forward(&s, tensor(call, r->y), pool_of(call, r, &pool), workspace->shared, NULL, NULL, false,
-                                  tensor(call, r->x), workspace->scratch);
+    lanes_for(site->isa)->forward(&s, tiling_of(site), tensor(call, r->y), pool_of(call, r, &pool), workspace->shared,
+                                  NULL, NULL, false, tensor(call, r->x), workspace->scratch);
 }
 
 static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *call, const roles *r) {
@@ -153,15 +166,16 @@ static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *ca
     const twi_conv_shape s = shape_of(call, r);
     site->worker_bytes =
         (size_t)lanes_for(site->isa)->backward_weights_scratch(&s, pool_of(call, r, &pool)) * sizeof(float);
-    return TW_OK;
+    return keep_tiling(site, lanes_for(site->isa)->weights_tiling(&s));
 }
 
 static void run_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
                                  const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->backward_weights(&s, tensor(call, r->x), tensor(call, r->y), pool_of(call, r, &pool),
-                                           !call->first, call->operand[r->w].data, workspace->scratch);
+    lanes_for(site->isa)->backward_weights(&s, tiling_of(site), tensor(call, r->x), tensor(call, r->y),
+                                           pool_of(call, r, &pool), !call->first, call->operand[r->w].data,
+                                           workspace->scratch);
 }
 
 /* ---- between convolutions ---- */
@@ -260,7 +274,7 @@ BACKWARD_WEIGHTS(unpooled_weights, unpooled_weights_roles, NULL)
 
 #define ROW(kernel_name, fn)                                                                                 \
     .kernel = kernel_name, .name = "lanes", .refuse = refuse_##fn, .prepare = prepare_##fn, .run = run_##fn, \
-    .multiple = multiple, .lanes = wish, .turned = true
+    .release = release, .multiple = multiple, .lanes = wish, .turned = true
 
 const twi_cpu_impl twi_cpu_lanes_impls[] = {
     {ROW("conv2d.forward", plain)},

@@ -6,12 +6,11 @@
  * cache. */
 #include "lanes_pool_kernel.h"
 #include "lanes_steps_kernel.h"
+#include "lanes_tiling_kernel.h"
 
 enum {
-    TILE_OUTS = 6,                         /* output channels of a tile */
-    TILE_MOST = 6,                         /* positions, or taps, of a tile */
-    TILE_SUMS = VEC_WIDTH == 16 ? 24 : 12, /* of 32 and of 16 registers */
-    BLOCK_FLOATS = 8192,                   /* of dy at a time, as large as the first-level cache */
+    PART_FLOATS = 6400,   /* of dy at a time, in a tile's channels, as large as half a first-level cache */
+    BLOCK_FLOATS = 32768, /* and in all channels */
 };
 
 /* ---- images ---- */
@@ -96,42 +95,19 @@ static row_taps row_taps_at(const twi_conv_shape *s, int64_t out_y) {
     row_taps t = {0, 0, 1, 0, 0};
     for (int64_t k = 0; k < s->kernel_h; k++) {
         int64_t y = out_y * s->stride_h + k * s->dilation_h - s->top;
-        if (y < 0 || y % s->spread_h || y / s->spread_h >= s->in_h) continue;
-        if (t.count == 0) t.first = k, t.row = y / s->spread_h;
-        if (t.count == 1) t.step = k - t.first, t.advance = y / s->spread_h - t.row;
+        if (s->spread_h > 1) { /* divisions take as long as many products */
+            if (y % s->spread_h) continue;
+            y /= s->spread_h;
+        }
+        if (y < 0 || y >= s->in_h) continue;
+        if (t.count == 0) t.first = k, t.row = y;
+        if (t.count == 1) t.step = k - t.first, t.advance = y - t.row;
         t.count++;
     }
     return t;
 }
 
 /* ---- tiles ---- */
-
-/* How a plane of outs x cells sums is cut into tiles. */
-typedef struct tiling {
-    int64_t out_parts, cell_parts;
-} tiling;
-
-/* Half cycles of a step of a tile: two products, or two loads, a cycle; a sum can be added to every fourth. */
-static int64_t tile_time(int64_t outs, int64_t cells) {
-    return twi_larger(twi_larger(outs * cells, outs + cells), 8) + 1;
-}
-
-static tiling best_tiling(int64_t outs, int64_t cells) {
-    tiling best = {0, 0};
-    int64_t best_time = INT64_MAX;
-    for (int64_t o = 1; o <= TILE_OUTS; o++) {
-        for (int64_t c = 1; c <= TILE_MOST && o * c <= TILE_SUMS; c++) {
-            int64_t op = twi_part_count(outs, o), cp = twi_part_count(cells, c), more_o = outs % op,
-                    more_c = cells % cp;
-            int64_t lo = outs / op, lc = cells / cp;
-            int64_t time = (op - more_o) * (cp - more_c) * tile_time(lo, lc) +
-                           more_o * (cp - more_c) * tile_time(lo + 1, lc) +
-                           (op - more_o) * more_c * tile_time(lo, lc + 1) + more_o * more_c * tile_time(lo + 1, lc + 1);
-            if (time < best_time) best_time = time, best = (tiling){op, cp};
-        }
-    }
-    return best;
-}
 
 /* For every size of tile. */
 #define EACH_TILE_NARROW(make, outs) make(outs, 1) make(outs, 2) make(outs, 3) make(outs, 4)
@@ -207,17 +183,9 @@ EACH_TILE(FORWARD_TILE)
 #define FORWARD_ENTRY(outs, cells) [outs][cells] = forward_tile_##outs##_##cells,
 static void (*const forward_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const forward_walk *) = {EACH_TILE(FORWARD_ENTRY)};
 
-/* The taps of positions x .. x+cells-1 that touch more than zeros at the sides: first .. end-1 of kernel_w. */
-static void column_taps(const twi_conv_shape *s, int64_t x, int64_t cells, int64_t *first, int64_t *end) {
-    int64_t last_pixel = s->left + (s->in_w - 1) * s->spread_w;
-    *first = 0, *end = s->kernel_w;
-    while (*first < *end && (x + cells - 1) * s->stride_w + *first * s->dilation_w < s->left) ++*first;
-    while (*first < *end && x * s->stride_w + (*end - 1) * s->dilation_w > last_pixel) --*end;
-}
-
 /* One row of the output in lanes: pixels of out_c vectors. */
-static void forward_row(const twi_conv_shape *s, tiling tiles, int64_t out_y, const float *image, const float *w,
-                        const float *bias, bool relu, float *to) {
+static void forward_row(const twi_conv_shape *s, const tile_cuts *tiles, int64_t out_y, const float *image,
+                        const float *w, const float *bias, bool relu, float *to) {
     const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
     row_taps rows = row_taps_at(s, out_y);
     forward_walk walk = {
@@ -230,18 +198,16 @@ static void forward_row(const twi_conv_shape *s, tiling tiles, int64_t out_y, co
         .relu = relu,
         .to_pixel = s->out_c * VEC_WIDTH,
     };
-    for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-        int64_t x = twi_part_begin(s->out_w, tiles.cell_parts, cp),
-                cells = twi_part_begin(s->out_w, tiles.cell_parts, cp + 1) - x;
+    static const float zeros[TILE_OUTS];
+    for (int64_t cp = 0, x = 0, cells; cp < tiles->cells.parts; cp++, x += cells) {
         int64_t first, end;
+        cells = part_of(&tiles->cells, cp);
         column_taps(s, x, cells, &first, &end);
         walk.runs = s->dilation_w == 1 ? 1 : end - first;
         walk.run = s->dilation_w == 1 ? (end - first) * s->in_c : s->in_c;
         walk.image = image + (rows.row * columns + x * s->stride_w + first * s->dilation_w) * pixel;
-        for (int64_t op = 0; op < tiles.out_parts; op++) {
-            int64_t o = twi_part_begin(s->out_c, tiles.out_parts, op),
-                    outs = twi_part_begin(s->out_c, tiles.out_parts, op + 1) - o;
-            static const float zeros[TILE_OUTS];
+        for (int64_t op = 0, o = 0, outs; op < tiles->outs.parts; op++, o += outs) {
+            outs = part_of(&tiles->outs, op);
             walk.bias = bias ? bias + o : zeros;
             walk.weight = w + o * walk.weight_out + rows.first * kernel_row + first * s->in_c;
             walk.to = to + x * walk.to_pixel + o * VEC_WIDTH;
@@ -259,9 +225,9 @@ static int64_t forward_scratch(const twi_conv_shape *s, const twi_lanes_pool *un
 }
 
 /* One image block after its convolution, row of windows by row of windows: only those rows that windows cover. */
-static void forward_pooled(const twi_conv_shape *s, tiling tiles, const float *image, const float *w, const float *bias,
-                           const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, int64_t n, int live, float *kept,
-                           float *row) {
+static void forward_pooled(const twi_conv_shape *s, const tile_cuts *tiles, const float *image, const float *w,
+                           const float *bias, const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, int64_t n,
+                           int live, float *kept, float *row) {
     const int64_t floats = s->out_w * s->out_c * VEC_WIDTH, most = pool->attrs->kernel_h;
     int64_t done = 0;
     for (int64_t p = 0; p < pool->rows; p++) {
@@ -273,23 +239,28 @@ static void forward_pooled(const twi_conv_shape *s, tiling tiles, const float *i
     }
 }
 
-static void forward(const twi_conv_shape *s, twi_lanes_tensor x, const twi_lanes_pool *unpool, const float *w,
-                    const float *bias, const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch) {
+static twi_lanes_tiling forward_tiling(const twi_conv_shape *s) {
+    return best_tiling(s, s->out_c, s->out_w, s->kernel_h * s->in_c);
+}
+
+static void forward(const twi_conv_shape *s, twi_lanes_tiling t, twi_lanes_tensor x, const twi_lanes_pool *unpool,
+                    const float *w, const float *bias, const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y,
+                    float *scratch) {
     const int64_t row = s->out_w * s->out_c, out = s->out_h * row;
     float *lanes = scratch + image_floats(s), *turned = lanes + kept_rows(pool) * row * VEC_WIDTH,
           *pooled = turned + pool_block_floats(unpool, s->in_c);
-    tiling tiles = best_tiling(s->out_c, s->out_w);
+    const tile_cuts tiles = {cut_of(s->out_c, t.out_parts), cut_of(s->out_w, t.cell_parts)};
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
         const float *image =
             unpool ? unpooled_image(s, x, unpool, n, live, scratch, turned) : image_in_lanes(s, x, n, live, scratch);
         if (pool) {
-            forward_pooled(s, tiles, image, w, bias, pool, relu, y, n, live, lanes, pooled);
+            forward_pooled(s, &tiles, image, w, bias, pool, relu, y, n, live, lanes, pooled);
             continue;
         }
         float *to = (float *)y.data + n * out;
         for (int64_t out_y = 0; out_y < s->out_h; out_y++) {
-            forward_row(s, tiles, out_y, image, w, bias, relu, y.turned ? to + out_y * row * VEC_WIDTH : lanes);
+            forward_row(s, &tiles, out_y, image, w, bias, relu, y.turned ? to + out_y * row * VEC_WIDTH : lanes);
             if (!y.turned) from_lanes(lanes, row, live, to + out_y * row, out);
         }
     }
@@ -355,8 +326,9 @@ EACH_TILE(WEIGHTS_TILE)
 static void (*const weights_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const weights_walk *) = {EACH_TILE(WEIGHTS_ENTRY)};
 
 /* What rows y .. y+rows-1 of dy, in lanes, add to the sums of one row of the kernel, in output channels o .. o+outs-1. */
-static void weights_kernel_row(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t k, int64_t o, int64_t outs,
-                               int64_t y, int64_t rows, const float *image, const float *dy, float *sums) {
+static void weights_kernel_row(const twi_conv_shape *s, const tile_cuts *tiles, int64_t run, int64_t k, int64_t o,
+                               int64_t outs, int64_t y, int64_t rows, const float *image, const float *dy,
+                               float *sums) {
     const int64_t pixel = s->in_c * VEC_WIDTH, columns = image_columns(s), kernel_row = s->kernel_w * s->in_c;
     /* Rows of dy whose input row, at this row of the kernel, is inside the image. */
     int64_t first = y, end = y + rows, shift = k * s->dilation_h - s->top;
@@ -375,9 +347,8 @@ static void weights_kernel_row(const twi_conv_shape *s, tiling tiles, int64_t ru
     for (int64_t tap = 0; tap < kernel_row; tap += run) {
         const float *tap_image =
             image + ((first * s->stride_h + shift) * columns + tap / s->in_c * s->dilation_w) * pixel;
-        for (int64_t cp = 0; cp < tiles.cell_parts; cp++) {
-            int64_t c = twi_part_begin(run, tiles.cell_parts, cp),
-                    cells = twi_part_begin(run, tiles.cell_parts, cp + 1) - c;
+        for (int64_t cp = 0, c = 0, cells; cp < tiles->cells.parts; cp++, c += cells) {
+            cells = part_of(&tiles->cells, cp);
             walk.image = tap_image + c * VEC_WIDTH;
             walk.sums = sums + o * walk.sums_out + (k * kernel_row + tap + c) * VEC_WIDTH;
             weights_tiles[outs][cells](&walk);
@@ -386,33 +357,41 @@ static void weights_kernel_row(const twi_conv_shape *s, tiling tiles, int64_t ru
 }
 
 /* The same of every weight. Output channels outermost: their part of dy then stays in the first-level cache. */
-static void weights_rows(const twi_conv_shape *s, tiling tiles, int64_t run, int64_t y, int64_t rows,
+static void weights_rows(const twi_conv_shape *s, const tile_cuts *tiles, int64_t run, int64_t y, int64_t rows,
                          const float *image, const float *dy, float *sums) {
-    for (int64_t op = 0; op < tiles.out_parts; op++) {
-        const int64_t o = twi_part_begin(s->out_c, tiles.out_parts, op),
-                      outs = twi_part_begin(s->out_c, tiles.out_parts, op + 1) - o;
+    for (int64_t op = 0, o = 0, outs; op < tiles->outs.parts; op++, o += outs) {
+        outs = part_of(&tiles->outs, op);
         for (int64_t k = 0; k < s->kernel_h; k++)
             weights_kernel_row(s, tiles, run, k, o, outs, y, rows, image, dy, sums);
     }
 }
 
-static int64_t block_rows(const twi_conv_shape *s) {
-    return twi_smaller(twi_larger(BLOCK_FLOATS / (s->out_w * s->out_c * VEC_WIDTH), 1), s->out_h);
-}
 static int64_t weights_count(const twi_conv_shape *s) { return s->out_c * s->kernel_h * s->kernel_w * s->in_c; }
-
-static int64_t backward_weights_scratch(const twi_conv_shape *s, const twi_lanes_pool *unpool) {
-    return image_floats(s) + (block_rows(s) * s->out_w * s->out_c + weights_count(s)) * VEC_WIDTH +
-           pool_block_floats(unpool, s->out_c);
-}
 
 /* Taps that are neighbours in the image and in the kernel: a row of the kernel, or its channels. */
 static int64_t tap_run(const twi_conv_shape *s) { return s->dilation_w == 1 ? s->kernel_w * s->in_c : s->in_c; }
 
+static twi_lanes_tiling weights_tiling(const twi_conv_shape *s) {
+    return best_tiling(NULL, s->out_c, tap_run(s), s->out_h * s->out_w);
+}
+
+/* Rows of dy that are gone through at a time. */
+static int64_t block_rows(const twi_conv_shape *s, twi_lanes_tiling t) {
+    const int64_t row = s->out_w * VEC_WIDTH, part = twi_part_count(s->out_c, t.out_parts);
+    const int64_t rows = twi_smaller(PART_FLOATS / (row * part), BLOCK_FLOATS / (row * s->out_c));
+    return twi_smaller(twi_larger(rows, 1), s->out_h);
+}
+
+static int64_t backward_weights_scratch(const twi_conv_shape *s, const twi_lanes_pool *unpool) {
+    return image_floats(s) + (block_rows(s, weights_tiling(s)) * s->out_w * s->out_c + weights_count(s)) * VEC_WIDTH +
+           pool_block_floats(unpool, s->out_c);
+}
+
 /* What one block of images adds to the sums of all weights: dy comes in lanes, some rows at a time. */
-static void weights_of_block(const twi_conv_shape *s, tiling tiles, const float *image, twi_lanes_tensor dy,
-                             const twi_lanes_pool *unpool, int64_t n, int live, float *sums, float *scratch) {
-    const int64_t row = s->out_w * s->out_c, out = s->out_h * row, rows = block_rows(s);
+static void weights_of_block(const twi_conv_shape *s, const tile_cuts *tiles, int64_t rows, const float *image,
+                             twi_lanes_tensor dy, const twi_lanes_pool *unpool, int64_t n, int live, float *sums,
+                             float *scratch) {
+    const int64_t row = s->out_w * s->out_c, out = s->out_h * row;
     const int64_t parts = twi_part_count(s->out_h, rows);
     const bool exact = !unpool || pool_is_exact(unpool, s->out_h, s->out_w), direct = dy.turned && live == VEC_WIDTH;
     const float *from = (const float *)dy.data + n * out;
@@ -443,21 +422,30 @@ static void weights_of_block(const twi_conv_shape *s, tiling tiles, const float 
     }
 }
 
-static void backward_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lanes_tensor dy,
+static void backward_weights(const twi_conv_shape *s, twi_lanes_tiling t, twi_lanes_tensor x, twi_lanes_tensor dy,
                              const twi_lanes_pool *unpool, bool add, float *dw, float *scratch) {
     const int64_t count = weights_count(s);
-    tiling tiles = best_tiling(s->out_c, tap_run(s));
+    const tile_cuts tiles = {cut_of(s->out_c, t.out_parts), cut_of(tap_run(s), t.cell_parts)};
     float *sums = scratch + image_floats(s), *lanes = sums + count * VEC_WIDTH;
     memset(sums, 0, (size_t)(count * VEC_WIDTH) * sizeof(float));
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
         const float *image = image_in_lanes(s, x, n, live, scratch);
-        weights_of_block(s, tiles, image, dy, unpool, n, live, sums, lanes);
+        weights_of_block(s, &tiles, block_rows(s, t), image, dy, unpool, n, live, sums, lanes);
     }
     sum_lanes(sums, count, add, dw);
 }
 
 const twi_lanes LANES_RECORD = {
-    VEC_WIDTH,     forward_scratch, backward_weights_scratch, forward, backward_weights, bias_relu_scratch, bias_relu,
-    rows_to_image, image_to_rows,
+    .width = VEC_WIDTH,
+    .forward_tiling = forward_tiling,
+    .weights_tiling = weights_tiling,
+    .forward_scratch = forward_scratch,
+    .backward_weights_scratch = backward_weights_scratch,
+    .forward = forward,
+    .backward_weights = backward_weights,
+    .bias_relu_scratch = bias_relu_scratch,
+    .bias_relu = bias_relu,
+    .rows_to_image = rows_to_image,
+    .image_to_rows = image_to_rows,
 };

@@ -52,6 +52,8 @@ enum { TWI_AMOUNT_TEXT = 32 };
 const char *twi_amount_bytes(double bytes, char out[TWI_AMOUNT_TEXT]);
 const char *twi_amount(double value, const char *unit, char out[TWI_AMOUNT_TEXT]);
 const char *twi_amount_seconds(double seconds, char out[TWI_AMOUNT_TEXT]);
+/* To three digits: a plan is not better than that. */
+double twi_amount_rounded(double value);
 /* "bytes", "arithmetic" or "both": what most of the time waits for. */
 const char *twi_bound_by(const tw_plan_time *time);
 

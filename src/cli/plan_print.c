@@ -51,6 +51,12 @@ const char *twi_amount_seconds(double seconds, char out[TWI_AMOUNT_TEXT]) {
     return out;
 }
 
+double twi_amount_rounded(double value) {
+    double unit = 1;
+    while (value / unit >= 1000) unit *= 10;
+    return isnan(value) ? value : unit * (double)(long long)(value / unit + 0.5);
+}
+
 const char *twi_bound_by(const tw_plan_time *time) {
     if (isnan(time->byte_share)) return "unknown";
     return time->byte_share > 2.0 / 3 ? "bytes" : time->byte_share < 1.0 / 3 ? "arithmetic" : "both";
@@ -143,8 +149,8 @@ static void print_time(const twi_planned *p, const twi_job *job) {
         return;
     }
     printf("  update %s, %.0f images a second; %.0f %% of it waits for bytes, %.0f %% for arithmetic\n",
-           twi_amount_seconds(p->time.update_seconds, update), p->time.images_per_second, 100 * p->time.byte_share,
-           100 - 100 * p->time.byte_share);
+           twi_amount_seconds(p->time.update_seconds, update), twi_amount_rounded(p->time.images_per_second),
+           100 * p->time.byte_share, 100 - 100 * p->time.byte_share);
     if (job->samples)
         printf("  epoch of %lld samples %s, without its evaluation\n", (long long)job->samples,
                twi_amount_seconds(p->time.epoch_seconds, epoch));

@@ -57,8 +57,8 @@ static void print_row(const twi_planned *p) {
     printf("%-11s %9s %9s  %-4s %10s %10.0f  %-10s %10s\n", p->card.key,
            twi_amount_bytes((double)p->card.memory_bytes, memory),
            twi_amount_bytes((double)twi_planned_needs(p), needs), p->memory.fits ? "yes" : "no",
-           twi_amount_seconds(p->time.update_seconds, update), p->time.images_per_second, twi_bound_by(&p->time),
-           twi_amount_seconds(p->time.epoch_seconds, epoch));
+           twi_amount_seconds(p->time.update_seconds, update), twi_amount_rounded(p->time.images_per_second),
+           twi_bound_by(&p->time), twi_amount_seconds(p->time.epoch_seconds, epoch));
 }
 
 static void print_head(const twi_planned *p, const twi_job *job) {

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -271,12 +272,22 @@ static int count_threads(void) {
     return count;
 }
 
+/* Once those that end have left the list, a moment after pthread_join returns. */
+static int count_settled_threads(void) {
+    int count = count_threads(), before;
+    do {
+        before = count;
+        sleep_ms(20);
+        count = count_threads();
+    } while (count != before);
+    return count;
+}
+
 static void test_destroy_ends_the_threads(void **state) {
-    int before = count_threads();
+    int before = count_settled_threads();
     twi_pool *pool = pool_of(state, 4);
     assert_int_equal(count_threads(), before + 3);
     twi_pool_destroy(pool);
-    /* A joined thread leaves the list a moment after pthread_join returns. */
     for (int tries = 0; count_threads() != before && tries < 100; tries++) sleep_ms(10);
     assert_int_equal(count_threads(), before);
     twi_pool_destroy(NULL);
@@ -298,6 +309,7 @@ static int child_without_room(twi_memory *memory) {
     rlim_t room = pages * (rlim_t)sysconf(_SC_PAGESIZE) + ((rlim_t)64 << 20);
     struct rlimit stack = {.rlim_cur = (rlim_t)8 << 20, .rlim_max = RLIM_INFINITY};
     if (setrlimit(RLIMIT_STACK, &stack) || setrlimit(RLIMIT_AS, &(struct rlimit){room, room})) return 11;
+    if (mmap(NULL, (size_t)room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) return 77;
     twi_pool *pool;
     if (twi_pool_create(&pool, memory, 64) != TW_ERROR_DEVICE) return 12;
     if (pool || twi_memory_get_stats(memory).blocks) return 13;
@@ -315,6 +327,10 @@ static void test_a_thread_that_cannot_start_is_an_error(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("skipped: the limit of the address space means nothing here, as under an emulator\n");
+        skip();
+    }
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 

@@ -3,10 +3,10 @@
 #include "parts.h"
 #include "vec.h"
 
-#if VEC_WIDTH == 16
-enum { DOT_ROWS = 6, OUTER_ROWS = 12 }; /* 32 registers */
+#if VEC_REGISTERS == 32
+enum { DOT_ROWS = 6, OUTER_ROWS = 12 };
 #else
-enum { DOT_ROWS = 3, OUTER_ROWS = 6 }; /* 16 registers */
+enum { DOT_ROWS = 3, OUTER_ROWS = 6 };
 #endif
 enum { DOT_DEPTH = 1024, PANEL = 2 * VEC_WIDTH, PACK_FROM = 32 };
 
@@ -52,7 +52,7 @@ typedef void dot_tile_fn(int64_t k, const float *a, int64_t a_row, const float *
 DOT_TILE(1)
 DOT_TILE(2)
 DOT_TILE(3)
-#if VEC_WIDTH == 16
+#if VEC_REGISTERS == 32
 DOT_TILE(4)
 DOT_TILE(5)
 DOT_TILE(6)
@@ -60,7 +60,7 @@ DOT_TILE(6)
 /* clang-format off */
 static dot_tile_fn *const dot_tiles[DOT_ROWS + 1] = {
     NULL, dot_tile_1, dot_tile_2, dot_tile_3,
-#if VEC_WIDTH == 16
+#if VEC_REGISTERS == 32
     dot_tile_4, dot_tile_5, dot_tile_6,
 #endif
 };
@@ -139,7 +139,7 @@ OUTER_TILE(3)
 OUTER_TILE(4)
 OUTER_TILE(5)
 OUTER_TILE(6)
-#if VEC_WIDTH == 16
+#if VEC_REGISTERS == 32
 OUTER_TILE(7)
 OUTER_TILE(8)
 OUTER_TILE(9)
@@ -150,7 +150,7 @@ OUTER_TILE(12)
 /* clang-format off */
 static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1] = {
     NULL, outer_tile_1, outer_tile_2, outer_tile_3, outer_tile_4, outer_tile_5, outer_tile_6,
-#if VEC_WIDTH == 16
+#if VEC_REGISTERS == 32
     outer_tile_7, outer_tile_8, outer_tile_9, outer_tile_10, outer_tile_11, outer_tile_12,
 #endif
 };

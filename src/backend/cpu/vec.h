@@ -17,6 +17,14 @@
 #endif
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+/* Vector registers there are. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define VEC_REGISTERS 32
+#else
+#define VEC_REGISTERS 16
 #endif
 
 /* Before a loop of constant count over an array of vectors: unrolled, the array lives in registers. */
@@ -46,6 +54,8 @@ VEC_INLINE vec vec_splat(float x) { return x - (vec){0}; } /* the difference, si
 #define VEC_HELD(v) __asm__("" : "+v"(v))
 #elif defined(__x86_64__)
 #define VEC_HELD(v) __asm__("" : "+x"(v))
+#elif defined(__aarch64__)
+#define VEC_HELD(v) __asm__("" : "+w"(v))
 #else
 #define VEC_HELD(v) ((void)(v))
 #endif
@@ -56,6 +66,8 @@ VEC_INLINE vec vec_fma(vec a, vec b, vec c) {
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__) && VEC_WIDTH == 8
     return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__) && VEC_WIDTH == 4
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif

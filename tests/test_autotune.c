@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { BATCH = 24, SIDE = 12, CHANNELS = 3, PIXELS = CHANNELS * SIDE * SIDE };
+enum { BATCH = 20, SIDE = 12, CHANNELS = 3, PIXELS = CHANNELS * SIDE * SIDE };
 
 typedef struct folder {
     char path[64], file[512];
@@ -86,7 +86,8 @@ static void note_implementations(tuned *t) {
     }
 }
 
-static void open_tuned(tuned *t, const char *device, bool autotune, const char *folder, int threads) {
+static void open_net_tuned(tuned *t, tw_value *(*net)(tw_model *, tw_value *), const char *device, bool autotune,
+                           const char *folder, int threads) {
     memset(t, 0, sizeof *t);
     CHECK_OK(tw_context_create(&t->context, device,
                                TW_OPTIONS(context, .threads = threads, .autotune = autotune, .cache_folder = folder,
@@ -94,7 +95,7 @@ static void open_tuned(tuned *t, const char *device, bool autotune, const char *
     CHECK_OK(tw_model_create(&t->model, t->context));
     t->x = tw_input(t->model, CHANNELS, SIDE, SIDE);
     t->labels = tw_input_labels(t->model, NULL);
-    tw_value *logits = build(t->model, t->x);
+    tw_value *logits = net(t->model, t->x);
     tw_loss loss = {tw_cross_entropy(t->model, logits, t->labels, NULL), 1};
     CHECK_OK(tw_model_build(t->model, logits, TW_OPTIONS(model, .seed = 1)));
     tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
@@ -103,6 +104,10 @@ static void open_tuned(tuned *t, const char *device, bool autotune, const char *
                           TW_OPTIONS(program, .train = true, .losses = &loss, .loss_count = 1, .optimizer = &sgd)));
     t->hash = tw_program_get_plan_hash(t->program);
     note_implementations(t);
+}
+
+static void open_tuned(tuned *t, const char *device, bool autotune, const char *folder, int threads) {
+    open_net_tuned(t, build, device, autotune, folder, threads);
 }
 
 static void train(tuned *t) {
@@ -226,6 +231,21 @@ static void a_damaged_or_foreign_file_is_ignored_and_logged(void **state) {
     }
 }
 
+static tw_value *lenet5(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
+
+/* Its convolutions are fused with pooling, and hand each other samples side by side where there are vectors for it. */
+static void lenet_is_tried_too(void **state) {
+    (void)state;
+    tuned t, plain;
+    open_net_tuned(&t, lenet5, "cpu", true, "", 2);
+    open_net_tuned(&plain, lenet5, "cpu", false, "", 2);
+    train(&t);
+    train(&plain);
+    assert_true(plain.loss > 0.999 * t.loss && plain.loss < 1.001 * t.loss);
+    close_tuned(&t);
+    close_tuned(&plain);
+}
+
 static void a_folder_that_cannot_be_written_is_only_logged(void **state) {
     tuned t;
     (void)state;
@@ -312,6 +332,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_the_file_says_is_taken_and_shows_in_the_hash, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(a_damaged_or_foreign_file_is_ignored_and_logged, open_folder, close_folder),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_only_logged),
+        cmocka_unit_test(lenet_is_tried_too),
         cmocka_unit_test(trials_give_all_memory_back),
         cmocka_unit_test(any_allocation_may_fail),
     };

@@ -78,12 +78,12 @@ static void tell_ceilings(const twi_bench_result *r, const accounts *a) {
 }
 
 static void tell_steps(const twi_bench_result *r, const accounts *a) {
-    printf("\n%4s %-26s %-30s %-18s %6s %10s %6s %8s %7s %8s\n", "step", "of", "kernel", "implementation", "calls",
+    printf("\n%4s %-26s %-34s %-18s %6s %10s %6s %8s %7s %8s\n", "step", "of", "kernel", "implementation", "calls",
            "us", "share", "GFLOP/s", "GB/s", "ceiling");
     char flops[16];
     for (int i = 0; i < a->count; i++) {
         const account *row = &a->step[i];
-        printf("%4d %-26.26s %-30s %-18s %6.0f %10.1f %5.1f%% %8s %7.1f %7.0f%%\n", i, row->step.label,
+        printf("%4d %-26.26s %-34s %-18s %6.0f %10.1f %5.1f%% %8s %7.1f %7.0f%%\n", i, row->step.label,
                row->step.kernel, row->step.implementation, (double)row->step.calls / (double)r->timed.runs,
                1e6 * row->spent, percent(row->spent, a->available), flops_text(row->step.flops, row->spent, flops),
                rate_of(row->step.bytes, row->spent), percent(row->least, row->spent));
@@ -111,13 +111,13 @@ static void tell_kernels(accounts *a) {
             sum->step.flops += a->step[i].step.flops;
         }
     }
-    printf("\n%-30s %-18s %10s %6s %8s %8s\n", "kernel", "implementation", "us", "share", "GFLOP/s", "ceiling");
+    printf("\n%-34s %-18s %10s %6s %8s %8s\n", "kernel", "implementation", "us", "share", "GFLOP/s", "ceiling");
     for (int row = 0; row < ROWS && row < kinds; row++) {
         int most = row;
         for (int k = row + 1; k < kinds; k++)
             if (a->step[first[k]].spent > a->step[first[most]].spent) most = k;
         const account *sum = &a->step[first[most]];
-        printf("%-30s %-18s %10.1f %5.1f%% %8s %7.0f%%\n", sum->step.kernel, sum->step.implementation, 1e6 * sum->spent,
+        printf("%-34s %-18s %10.1f %5.1f%% %8s %7.0f%%\n", sum->step.kernel, sum->step.implementation, 1e6 * sum->spent,
                percent(sum->spent, a->available), flops_text(sum->step.flops, sum->spent, flops),
                percent(sum->least, sum->spent));
         const int moved = first[most];

@@ -51,7 +51,9 @@ static size_t element_bytes(const twi_operand *o) {
 
 static size_t operand_bytes(const twi_operand *o) {
     if (o->shape.rank == 0) return 0; /* absent */
-    if (o->store == TWI_BITS) return (size_t)(o->shape.dim[0] * twi_bits_bytes(twi_sample_count(o)));
+    const int64_t block = o->lanes ? o->lanes : 1, samples = (o->shape.dim[0] + block - 1) / block * block;
+    if (o->store == TWI_BITS) return (size_t)(samples * twi_bits_bytes(twi_sample_count(o)));
+    if (o->lanes) return (size_t)(samples * twi_sample_count(o)) * element_bytes(o);
     int64_t last = 0;
     for (int axis = 0; axis < o->shape.rank; axis++) last += (o->shape.dim[axis] - 1) * o->stride[axis];
     if (o->lanes) last += o->lanes * twi_sample_count(o); /* the last block is whole */
@@ -215,7 +217,7 @@ static tw_status describe(tw_context *context, const twi_call *main, const twi_c
         }
     for (int o = 0; o < main->operand_count; o++) {
         const twi_operand *operand = &main->operand[o];
-        twi_text_add(&text, " %d.%d:", operand->store, operand->dtype);
+        twi_text_add(&text, " %d.%d.%d:", operand->store, operand->dtype, operand->lanes);
         if (operand->lanes) twi_text_add(&text, "x%d ", operand->lanes);
         for (int axis = 0; axis < operand->shape.rank; axis++)
             twi_text_add(&text, "%s%lld/%lld", axis ? "," : "", (long long)operand->shape.dim[axis],

@@ -121,8 +121,7 @@ static void the_planned_peak_is_what_is_measured(void **state) {
         assert_true(memory.gradient_bytes < 2 * weights * (scenarios[i].trainer.accumulate > 1 ? 2 : 1));
         const bool adamw = scenarios[i].trainer.optimizer.kind == TW_ADAMW;
         assert_true(memory.optimizer_bytes >= (adamw ? 2 * weights : 0) && memory.optimizer_bytes < 4 * weights);
-        if (i == 0)
-            assert_true(memory.data_bytes >= (size_t)scenarios[i].samples * sizeof(int32_t));
+        if (i == 0) assert_true(memory.data_bytes >= (size_t)scenarios[i].samples * sizeof(int32_t));
         tw_plan_destroy(plan);
         tw_model_destroy(model);
         assert_int_equal(tw_context_get_device_memory(context).bytes, 0);
@@ -168,7 +167,7 @@ static void under_a_cap_the_plan_is_that_of_the_fit(void **state) {
         const size_t planned = capped(s, caps[i], true);
         assert_true(planned <= caps[i]);
         if (cpu)
-            assert_int_equal(planned, i ? 0 : peak);
+            assert_true(i || planned == peak); /* under a cap it measures in smaller batches, or there is no plan */
         else
             assert_int_equal(planned, capped(s, caps[i], false));
     }

@@ -40,7 +40,7 @@ typedef bool (*tw_progress_fn)(void *user, const tw_progress *progress);
 
 /** What fit does when the device has no memory left. */
 typedef enum tw_on_out_of_memory {
-    TW_OUT_OF_MEMORY_STOP = 0, /**< fit returns OUT_OF_MEMORY with a breakdown; the model is as it was after the last update */
+    TW_OUT_OF_MEMORY_STOP = 0, /**< fit returns OUT_OF_MEMORY with a breakdown; the model is as it was after the last update, and all still works */
     TW_OUT_OF_MEMORY_FIT = 1   /**< fit plans anew for what is left, and goes on from the same step with the same data */
 } tw_on_out_of_memory;
 
@@ -79,7 +79,10 @@ typedef struct tw_trainer_options {
     tw_non_finite on_non_finite;    /**< batches without an update are left out of the epoch's measures if their loss is not finite */
     int64_t snapshot_every;         /**< TW_NON_FINITE_ROLL_BACK: updates between snapshots; 0: 100 */
     tw_recompute recompute;
-    size_t memory_limit;            /**< bytes of the device's memory that fit may take: kept by changing the plan; 0: what is free */
+    size_t memory_limit;            /**< bytes of the device's memory that the model's programs may take, with parameters, gradients and optimizer: kept by changing
+                                         the plan, which is logged: smaller workspaces, then recomputation or batches in parts of one size, whichever is cheaper
+                                         (parts last where there are norms, whose statistics are then those of a part), and smaller batches to
+                                         measure with; 0: what is free on a GPU, and what the context's cap leaves */
     tw_on_out_of_memory on_out_of_memory;
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \

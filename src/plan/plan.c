@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "backend/planning.h"
 #include "program/model.h"
+#include "trainer/room.h"
 
 #include <limits.h>
 #include <string.h>
@@ -62,8 +63,9 @@ static tw_status open_feeds(tw_plan *plan, const tw_plan_options *o) {
     plan->test_set = without_samples(plan, o->test_samples, o->floats);
     assume_normalization(trainer, plan->train_set.channels);
     trainer->options.optimizer.schedule.total = INT64_MAX;
-    return twi_feed_open_fit(&plan->train, &plan->test, trainer, &plan->train_set,
-                             o->test_samples ? &plan->test_set : NULL);
+    /* With what fit would do to keep a limit. */
+    const twi_room room = {&plan->train, &plan->test, &plan->train_set, o->test_samples ? &plan->test_set : NULL};
+    return twi_room_open(trainer, &room);
 }
 
 /* Counted from the model alone, whatever was planned for it before. */

@@ -67,6 +67,42 @@ size_t twi_program_bytes(const tw_program *program) {
     return need.parameters + need.gradients + need.state + arena + scratch + slots;
 }
 
+size_t twi_model_bytes(const tw_model *model) {
+    const twi_store *store = &model->store;
+    const size_t learned = (size_t)store->learned_count * store->real_size;
+    size_t bytes =
+        learned + 2 * (size_t)store->buffer_count * store->real_size + model->arena_bytes + model->scratch_bytes;
+    bytes += (store->gradients != NULL) * learned + (store->gradient_sums != NULL) * learned;
+    for (int i = 0; i < TWI_MOMENTS; i++) bytes += (store->moment[i] != NULL) * learned;
+    for (const tw_program *program = model->programs; program; program = program->next)
+        if (!twi_program_only_plans(program)) bytes += slot_bytes(program);
+    return bytes;
+}
+
+void twi_model_trim(tw_model *model) {
+    for (const tw_program *program = model->programs; program; program = program->next)
+        if (!twi_program_only_plans(program)) return;
+    void **const memory[] = {&model->arena, &model->scratch};
+    for (int i = 0; i < 2; i++) {
+        model->context->backend->put(model->context, *memory[i]);
+        *memory[i] = NULL;
+    }
+    model->arena_bytes = model->scratch_bytes = 0;
+    model->arena_user = NULL;
+}
+
+tw_status twi_program_tell_need(const tw_program *program, tw_status status) {
+    const twi_store_need need = twi_program_store_need(program);
+    char parameters[TWI_QUANTITY_TEXT], gradients[TWI_QUANTITY_TEXT], state[TWI_QUANTITY_TEXT],
+        arena[TWI_QUANTITY_TEXT], scratch[TWI_QUANTITY_TEXT];
+    return twi_fail_within(
+        status, "batch %lld takes parameters %s, gradients %s, optimizer %s, activations %s, workspaces %s",
+        (long long)program->batch, twi_quantity((double)need.parameters, "B", parameters),
+        twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state),
+        twi_quantity((double)program->arena_bytes, "B", arena),
+        twi_quantity((double)scratch_bytes(program), "B", scratch));
+}
+
 static size_t workspace_of(const tw_program *program) {
     size_t shared = 0, partial = 0, worker = 0;
     for (int i = 0; i < program->step_count; i++) {

@@ -131,7 +131,8 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     if (program->plan_only) return TW_OK;
     if (!twi_program_only_plans(program)) TWI_TRY(get_staging(program));
     TWI_TRY(twi_program_plan_row(program, options));
-    return share_arena(program);
+    tw_status status = share_arena(program);
+    return status == TW_ERROR_OUT_OF_MEMORY ? twi_program_tell_need(program, status) : status;
 }
 
 static tw_status start(tw_program *program, const tw_program_options *options, bool streamed) {

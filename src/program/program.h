@@ -185,6 +185,12 @@ tw_status twi_pass_memory_plan(tw_program *program);
 tw_status twi_program_plan(tw_program *program, const tw_program_options *options);
 /* Bytes of the device that the program takes, with the store, the arena and the scratch of its model as they will be. */
 size_t twi_program_bytes(const tw_program *program);
+/* The same of what a model's programs hold now. */
+size_t twi_model_bytes(const tw_model *model);
+/* Gives arena and scratch back where no program is left that needs them. */
+void twi_model_trim(tw_model *model);
+/* Puts what the planned program needs before a failure that says there is not as much; returns the status. */
+tw_status twi_program_tell_need(const tw_program *program, tw_status status);
 typedef struct twi_store_need {
     size_t parameters, gradients, state; /* bytes; buffers and their shadows count as parameters, sums as gradients */
 } twi_store_need;

@@ -106,27 +106,47 @@ static tw_status hold_programs(twi_feed *feed, int64_t batch) {
 }
 
 static int64_t full_batch(const twi_feed *feed) {
-    const tw_trainer_options *o = &feed->trainer->options;
-    return feed->use == TWI_USE_TRAIN ? o->batch : o->evaluation_batch;
+    return feed->use == TWI_USE_TRAIN ? twi_trainer_run_batch(feed->trainer) : feed->trainer->options.evaluation_batch;
 }
 
-static tw_status prepare(twi_feed *feed) {
-    const tw_trainer_options *o = &feed->trainer->options;
-    const int64_t batch = full_batch(feed), count = tw_dataset_count(feed->dataset);
-    feed->samples = ways_of(feed).drop_last ? count - count % batch : count;
-    if (!feed->samples)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "drop_last leaves no batch: batch is %lld, the data set has %lld samples",
-                        (long long)batch, (long long)count);
-    TWI_TRY(o->workers ? open_loader(feed, batch, o->workers) : describe_resident(feed));
-    return hold_programs(feed, batch);
-}
-
-static void let_go(twi_feed *feed) {
+static void drop_programs(twi_feed *feed) {
     twi_trainer_let_go(feed->trainer, feed->full);
     twi_trainer_let_go(feed->trainer, feed->short_last);
     feed->full = feed->short_last = NULL;
     tw_loader_destroy(feed->loader);
     feed->loader = NULL;
+}
+
+/* What only measures may do so in smaller batches: nothing but its speed depends on them. */
+static tw_status hold_smaller(twi_feed *feed, int workers) {
+    tw_status status;
+    for (;;) {
+        status = workers ? open_loader(feed, feed->batch, workers) : TW_OK;
+        if (status == TW_OK) status = hold_programs(feed, feed->batch);
+        if (status != TW_ERROR_OUT_OF_MEMORY || feed->use == TWI_USE_TRAIN || feed->batch == 1) return status;
+        drop_programs(feed);
+        twi_trainer_forget(feed->trainer, feed->use);
+        feed->batch = (feed->batch + 1) / 2;
+        twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_INFO,
+                     "feed: measured in batches of %lld, for larger ones there is no memory", (long long)feed->batch);
+    }
+}
+
+static tw_status prepare(twi_feed *feed) {
+    const tw_trainer_options *o = &feed->trainer->options;
+    const int64_t batch = feed->use == TWI_USE_TRAIN ? o->batch : o->evaluation_batch,
+                  count = tw_dataset_count(feed->dataset);
+    feed->batch = full_batch(feed);
+    feed->samples = ways_of(feed).drop_last ? count - count % batch : count;
+    if (!feed->samples)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "drop_last leaves no batch: batch is %lld, the data set has %lld samples",
+                        (long long)batch, (long long)count);
+    if (!o->workers) TWI_TRY(describe_resident(feed));
+    return hold_smaller(feed, o->workers);
+}
+
+static void let_go(twi_feed *feed) {
+    drop_programs(feed);
     tw_resident_destroy(feed->resident);
     feed->resident = NULL;
     twi_put(feed->trainer->memory, feed->order);
@@ -142,13 +162,12 @@ static tw_status stream_instead(twi_feed *feed, const char *why) {
                  (long long)tw_dataset_count(feed->dataset), why);
     let_go(feed);
     twi_trainer_forget(feed->trainer, feed->use);
-    TWI_TRY(open_loader(feed, full_batch(feed), workers));
-    return hold_programs(feed, full_batch(feed));
+    return hold_smaller(feed, workers);
 }
 
 /* What the slots of programs that are fed would take: images in f32 and labels, of a batch and of the last one. */
 static size_t slot_bytes(const twi_feed *feed) {
-    const int64_t batch = full_batch(feed), rest = feed->samples % batch;
+    const int64_t batch = feed->batch, rest = feed->samples % batch;
     const int64_t samples = (feed->samples >= batch ? batch : 0) + rest;
     const int64_t sample = twi_shape_count_from(&feed->trainer->input->shape, 1) + 1;
     return (size_t)(TWI_SLOTS * samples * sample) * sizeof(float);
@@ -221,7 +240,7 @@ void twi_feed_close(twi_feed *feed) {
 
 tw_status twi_feed_start(twi_feed *feed, int64_t epoch, int64_t first_batch) {
     if (feed->loader) return tw_loader_start(feed->loader, epoch, first_batch);
-    const int64_t batch = feed->full ? tw_program_get_batch(feed->full) : feed->samples;
+    const int64_t batch = feed->full ? feed->batch : feed->samples;
     feed->first =
         first_batch * batch < feed->samples ? first_batch * batch : feed->samples; /* the last may be shorter */
     twi_epoch_order(feed->order, tw_dataset_count(feed->dataset), ways_of(feed).shuffled, feed->trainer->options.seed,
@@ -248,7 +267,8 @@ static tw_status next_gathered(const twi_feed *feed, twi_fed *out) {
 static tw_status next_loaded(const twi_feed *feed, twi_fed *out) {
     tw_batch batch;
     TWI_TRY(tw_loader_next(feed->loader, &batch));
-    if (!batch.count) return TW_OK;
+    /* Parts of a last batch that is left out come from the loader all the same. */
+    if (!batch.count || batch.index * feed->batch >= feed->samples) return TW_OK;
     choose_program(feed, batch.count, out);
     out->first = batch.index * tw_program_get_batch(feed->full); /* 0 where there is but one, short batch */
     TWI_TRY(twi_program_feed(out->program, feed->trainer->input, batch.images));

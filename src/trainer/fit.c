@@ -4,6 +4,7 @@
 #include "data/dataset.h"
 #include "pipeline.h"
 #include "program/model.h"
+#include "room.h"
 
 #include <limits.h>
 #include <math.h>
@@ -20,8 +21,12 @@ typedef struct spent {
     int64_t samples;
 } spent;
 
+/* The steps of `progress` are runs: where a batch is run in parts there are several a batch. Callbacks, messages and positions
+ * tell batches. */
 typedef struct fit {
     tw_trainer *trainer;
+    twi_room room;
+    uint64_t attempts;     /* of the model after the last update */
     twi_position *at;      /* the trainer's */
     twi_feed train, test;  /* test is closed if there is no test set */
     twi_pipeline pipeline; /* of this epoch's training */
@@ -72,11 +77,20 @@ static void update_progress(fit *f, int evaluated) {
     p->train = twi_tally_metrics(&f->tally);
 }
 
+/* Batches that runs of an epoch make up. */
+static int64_t batches(const fit *f, int64_t runs) {
+    const int parts = f->trainer->parts;
+    return (runs + parts - 1) / parts;
+}
+
 /* Calls back, and notes whether to stop. */
 static void report(fit *f, tw_progress_fn call, int evaluated) {
     if (call) {
         update_progress(f, evaluated);
-        if (call(f->trainer->options.user, &f->progress)) f->stopping = true;
+        tw_progress told = f->progress;
+        told.step = batches(f, told.step);
+        told.steps = batches(f, told.steps);
+        if (call(f->trainer->options.user, &told)) f->stopping = true;
     }
     if (atomic_exchange(&f->trainer->stop, false)) f->stopping = true;
 }
@@ -97,18 +111,18 @@ static bool keep_due(const fit *f) {
 
 /* ---- an epoch ---- */
 
-static bool accumulates(const fit *f) { return f->trainer->options.accumulate > 1; }
+static bool accumulates(const fit *f) { return twi_trainer_window(f->trainer) > 1; }
 
-/* Are there no batches left for an update to take, once `step` of the epoch are done? */
+/* Are there no runs left for an update to take, once `step` of the epoch are done? */
 static bool settled(const fit *f, int64_t step) {
-    return step % f->trainer->options.accumulate == 0 || step == f->progress.steps;
+    return step % twi_trainer_window(f->trainer) == 0 || step == f->progress.steps;
 }
 
 /* Samples of the window that begins with the next batch: fewer at the end of an epoch. */
 static int64_t window_samples(const fit *f) {
     const tw_trainer_options *o = &f->trainer->options;
-    const int64_t begin = f->progress.step * o->batch, count = tw_dataset_count(f->train.dataset),
-                  end = begin + (int64_t)o->accumulate * o->batch,
+    const int64_t batch = twi_trainer_run_batch(f->trainer), begin = f->progress.step * batch,
+                  count = tw_dataset_count(f->train.dataset), end = begin + twi_trainer_window(f->trainer) * batch,
                   last = o->drop_last ? count - count % o->batch : count;
     return (end < last ? end : last) - begin;
 }
@@ -138,10 +152,9 @@ static tw_status next_in_window(fit *f, twi_fed *fed) {
     TWI_TRY(twi_feed_next(&f->train, fed));
     if (!fed->program) return TW_OK;
     tw_status status = run_in_window(f, fed);
-    const tw_trainer_options *o = &f->trainer->options;
+    const int64_t window = twi_trainer_window(f->trainer), first = f->progress.step / window * window;
     if (status)
-        return twi_feed_name_samples(&f->train, f->progress.epoch,
-                                     f->progress.step / o->accumulate * o->accumulate * o->batch, status);
+        return twi_feed_name_samples(&f->train, f->progress.epoch, first * twi_trainer_run_batch(f->trainer), status);
     return twi_tally_add(&f->tally, f->trainer, fed);
 }
 
@@ -165,7 +178,8 @@ static void count_step(fit *f, int samples, double began) {
 
 /* After an update: only there can training be gone on with. */
 static void note_position(fit *f) {
-    f->at->step = f->progress.step;
+    f->at->step = batches(f, f->progress.step);
+    f->attempts = f->trainer->model->store.attempts;
     f->at->tally = f->tally;
     f->at->training = f->epoch.seconds;
     f->at->elapsed = now() - f->epoch_began;
@@ -174,7 +188,7 @@ static void note_position(fit *f) {
 /* Where the trainer rolls back, training goes on there with what follows the batch that failed, or its window. */
 static tw_status recover(fit *f, tw_status status) {
     tw_progress *p = &f->progress;
-    const int64_t every = f->trainer->options.accumulate, next = (p->step / every + 1) * every;
+    const int64_t every = twi_trainer_window(f->trainer), next = (p->step / every + 1) * every;
     TWI_TRY(twi_recovery_return(f->trainer, status));
     tw_window_close(f->trainer->model);
     p->step = next < p->steps ? next : p->steps;
@@ -191,7 +205,8 @@ static tw_status train_batches(fit *f) {
     while (!f->stopping || f->pipeline.count) { /* what is on its way when a stop is asked for is part of the epoch */
         twi_fed fed;
         tw_status status = accumulates(f) ? next_in_window(f, &fed) : next_ahead(f, &fed);
-        if (status) status = twi_fail_within(status, "epoch %d, step %lld", p->epoch + 1, (long long)p->step + 1);
+        if (status)
+            status = twi_fail_within(status, "epoch %d, step %lld", p->epoch + 1, (long long)batches(f, p->step + 1));
         if (status) TWI_TRY(recover(f, status));
         if (!fed.program) break;
         const double done = now();
@@ -206,8 +221,9 @@ static tw_status train_batches(fit *f) {
     return TW_OK;
 }
 
-static tw_status train_epoch(fit *f) {
-    f->progress.step = f->at->step;
+static tw_status train_part_of_epoch(fit *f) {
+    const int64_t runs = f->at->step * f->trainer->parts;
+    f->progress.step = runs < f->progress.steps ? runs : f->progress.steps;
     f->tally = f->at->tally;
     f->epoch = (spent){f->at->training, f->tally.samples};
     TWI_TRY(twi_feed_start(&f->train, f->progress.epoch, f->progress.step));
@@ -217,9 +233,42 @@ static tw_status train_epoch(fit *f) {
     return status;
 }
 
+/* ---- when memory runs out ---- */
+
+static int64_t count_runs(const fit *f) { return (f->train.samples + f->train.batch - 1) / f->train.batch; }
+
+/* After a failure for want of memory: all as after the last update, and programs that take less. */
+static tw_status replan(fit *f) {
+    tw_trainer *trainer = f->trainer;
+    const bool over = f->progress.step == f->progress.steps;
+    tw_window_close(trainer->model);
+    TWI_TRY(twi_room_reopen(trainer, &f->room));
+    trainer->model->store.attempts = f->attempts;
+    f->progress.steps = count_runs(f);
+    if (over) f->progress.step = f->progress.steps;
+    return TW_OK;
+}
+
+static bool goes_on(const fit *f, tw_status status) {
+    return status == TW_ERROR_OUT_OF_MEMORY && f->trainer->options.on_out_of_memory == TW_OUT_OF_MEMORY_FIT;
+}
+
+static tw_status train_epoch(fit *f) {
+    tw_status status;
+    f->attempts = f->trainer->model->store.attempts;
+    while (goes_on(f, status = train_part_of_epoch(f))) TWI_TRY(replan(f));
+    return status;
+}
+
+static tw_status measure_epoch(fit *f) {
+    tw_status status;
+    while (goes_on(f, status = twi_trainer_measure(&f->test, true, &f->progress.test))) TWI_TRY(replan(f));
+    return status;
+}
+
 static tw_status evaluate_epoch(fit *f) {
     const double began = now();
-    tw_status status = twi_trainer_measure(&f->test, true, &f->progress.test);
+    tw_status status = measure_epoch(f);
     f->testing.seconds += now() - began;
     f->testing.samples += f->progress.test.samples;
     return status ? twi_fail_within(status, "evaluation after epoch %d", f->progress.epoch + 1) : TW_OK;
@@ -242,7 +291,7 @@ static tw_status stopped(const fit *f) {
     return TWI_FAIL(
         TW_STOPPED,
         "tw_trainer_fit: stopped on request in epoch %d after step %lld of %lld; the model keeps what it learned",
-        p->epoch + 1, (long long)p->step, (long long)p->steps);
+        p->epoch + 1, (long long)batches(f, p->step), (long long)batches(f, p->steps));
 }
 
 /* An epoch whose evaluation is due and was broken off has its row, but whoever goes on from here makes up for it. */
@@ -351,9 +400,10 @@ static tw_status take_position(fit *f, const twi_position *start) {
     tw_trainer *trainer = f->trainer;
     const twi_origin origin = origin_of(f);
     if (trainer->loaded) TWI_TRY(twi_checkpoint_compare(trainer, &origin));
-    if (start->step > f->progress.steps || !settled(f, start->step))
+    const int64_t steps = batches(f, f->progress.steps);
+    if (start->step > steps || (start->step % trainer->options.accumulate && start->step != steps))
         return TWI_FAIL(TW_ERROR_MISMATCH, "the checkpoint was written after step %lld of %lld, where no update ends",
-                        (long long)start->step, (long long)f->progress.steps);
+                        (long long)start->step, (long long)steps);
     const bool exact = trainer->position.exact;
     trainer->position = *start;
     trainer->position.exact = exact;
@@ -372,14 +422,15 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     const int countable = INT_MAX - start.first_epoch; /* of INT_MAX epochs some may have been done */
     f->progress.epoch = start.epoch;
     f->progress.epochs = start.first_epoch + (o->epochs < countable ? o->epochs : countable);
-    f->progress.steps = twi_trainer_count_steps(trainer, train);
     const int left = f->progress.epochs - start.epoch;
     TWI_TRY(measure_normalization(trainer, train));
     TWI_TRY(note_recipe(trainer, train));
     TWI_TRY(twi_history_reserve(trainer, left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE));
-    settle_schedule(trainer, start.first_update, f->progress.steps);
+    settle_schedule(trainer, start.first_update, twi_trainer_count_steps(trainer, train));
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
-    TWI_TRY(twi_feed_open_fit(&f->train, &f->test, trainer, train, test));
+    f->room = (twi_room){&f->train, &f->test, train, test};
+    TWI_TRY(twi_room_open(trainer, &f->room));
+    f->progress.steps = count_runs(f);
     TWI_TRY(take_position(f, &start));
     const twi_log *log = &tw_model_get_context(trainer->model)->log;
     if (left <= 0) {
@@ -389,7 +440,7 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     twi_log_line(log, TW_LOG_INFO,
                  "fit: %lld samples, %s, batch %d, %d an update, %lld steps an epoch, epochs %d to %d, seed %llu",
                  (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch,
-                 o->accumulate, (long long)f->progress.steps, f->progress.epoch + 1, f->progress.epochs,
+                 o->accumulate, (long long)batches(f, f->progress.steps), f->progress.epoch + 1, f->progress.epochs,
                  (unsigned long long)o->seed);
     return TW_OK;
 }

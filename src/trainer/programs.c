@@ -21,7 +21,7 @@ static tw_value *value_at(const tw_trainer *trainer, size_t offset) {
     return *(tw_value *const *)(const void *)((const char *)trainer + offset);
 }
 
-static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
+static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source, bool plan_only,
                       tw_program **out) {
     const recipe *r = &recipes[use];
     tw_value *output = value_at(trainer, r->output);
@@ -34,12 +34,15 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
     options.output_count = 1;
     if (r->optimized) {
         options.optimizer = &trainer->options.optimizer;
-        options.accumulate = trainer->options.accumulate > 1;
+        options.accumulate = twi_trainer_window(trainer) > 1;
+        options.recompute = trainer->options.recompute;
         options.loss_scaling = twi_trainer_scaling(&trainer->options);
         /* A trainer that rolls back wants to be told, as one that stops. */
         options.on_non_finite =
             trainer->options.on_non_finite == TW_NON_FINITE_SKIP ? TW_NON_FINITE_SKIP : TW_NON_FINITE_STOP;
     }
+    options.memory_limit = trainer->limit;
+    options.plan_only = plan_only;
     options.source = source;
     return twi_program_create(out, trainer->model, batch, &options, !source);
 }
@@ -89,12 +92,21 @@ tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, cons
         cached = make_room(trainer);
         if (!cached)
             return TWI_FAIL(TW_ERROR_STATE, "trainer: all of its %d programs are at work", TWI_CACHED_PROGRAMS);
-        TWI_TRY(make(trainer, use, batch, source, &cached->program));
+        TWI_TRY(make(trainer, use, batch, source, false, &cached->program));
         cached->use = use;
     }
     cached->holders++;
     cached->asked = ++trainer->asked;
     *out = cached->program;
+    return TW_OK;
+}
+
+tw_status twi_trainer_plan(tw_trainer *trainer, twi_use use, int64_t batch, tw_program_stats *out, size_t *bytes) {
+    tw_program *program;
+    TWI_TRY(make(trainer, use, batch, NULL, true, &program));
+    *out = tw_program_get_stats(program);
+    if (bytes) *bytes = twi_program_bytes(program);
+    tw_program_destroy(program);
     return TW_OK;
 }
 

@@ -1,6 +1,7 @@
 /* The inside of a trainer, as its files share it: trainer.c makes the object, trainer_check.c sees to it that it can,
- * programs.c keeps its programs, feed.c brings data to them, fit.c trains, recovery.c is for numbers that are not finite,
- * evaluate.c measures and predicts, history.c and curve.c write it down, checkpoint.c writes where it stands, with fields.c, and goes back there. */
+ * programs.c keeps its programs, room.c keeps them within memory, feed.c brings data to them, fit.c trains, recovery.c is for
+ * numbers that are not finite, evaluate.c measures and predicts, history.c and curve.c write it down, checkpoint.c writes where it stands,
+ * with fields.c, and goes back there. */
 #ifndef TWI_TRAINER_TRAINER_H
 #define TWI_TRAINER_TRAINER_H
 
@@ -75,10 +76,20 @@ struct tw_trainer {
     twi_position position;
     bool loaded;             /* the next fit goes on from the position */
     uint64_t loaded_version; /* of the model's store then */
+    int parts;               /* that a batch is run in, each as a batch of its own in one window */
+    size_t limit;            /* bytes of the device that the model's programs may take; 0: none */
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
     bool fitting;
     atomic_bool stop; /* written by signal handlers and other threads */
 };
+
+/* Samples of a run in training, and the runs of a whole window. */
+static inline int64_t twi_trainer_run_batch(const tw_trainer *trainer) {
+    return trainer->options.batch / trainer->parts;
+}
+static inline int64_t twi_trainer_window(const tw_trainer *trainer) {
+    return (int64_t)trainer->options.accumulate * trainer->parts;
+}
 
 /* ---- trainer_check.c ---- */
 
@@ -92,6 +103,10 @@ tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *opt
  * twi_program_set_resident comes before a run. */
 tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
                            tw_program **out);
+/* What the program for a use would be, planned under the trainer's limit and not made; bytes of the device
+ * that it would take, with the store (NULL: not asked for). Errors: OUT_OF_MEMORY naming the floor. */
+tw_status twi_trainer_plan(tw_trainer *trainer, twi_use use, int64_t batch, tw_program_stats *out,
+                           size_t *bytes);
 /* Ends a hold; NULL is fine. The program stays for the next one who wants it, as long as there is room. */
 void twi_trainer_let_go(tw_trainer *trainer, const tw_program *program);
 /* Destroys the programs of a use that nobody holds. */
@@ -105,6 +120,7 @@ typedef struct twi_feed {
     const tw_dataset *dataset;
     twi_use use;
     int64_t samples;               /* of an epoch */
+    int64_t batch;                 /* of a full run */
     tw_loader *loader;             /* makes the batches; NULL where programs gather them: */
     tw_resident *resident;         /* the data set on the device */
     int32_t *order;                /* of its samples in this epoch */

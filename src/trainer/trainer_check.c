@@ -32,8 +32,6 @@ static tw_status check_optimizer(const tw_trainer_options *o) {
 static tw_status check_unsupported(const tw_trainer_options *o) {
     if (o->precision != TW_PRECISION_F32 || o->precision_rule_count)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: training is in f32 only");
-    if (o->recompute != TW_RECOMPUTE_AUTO || o->memory_limit || o->on_out_of_memory != TW_OUT_OF_MEMORY_STOP)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: nothing is recomputed, and no memory limit kept");
     return TW_OK;
 }
 
@@ -49,6 +47,10 @@ static tw_status check_guard(const tw_trainer_options *o) {
 
 static tw_status check_options(const tw_trainer_options *o) {
     TWI_TRY(check_unsupported(o));
+    if ((unsigned)o->recompute > TW_RECOMPUTE_BLOCKS)
+        return refuse_count("recompute", (int64_t)o->recompute, "one of TW_RECOMPUTE_...");
+    if ((unsigned)o->on_out_of_memory > TW_OUT_OF_MEMORY_FIT)
+        return refuse_count("on_out_of_memory", (int64_t)o->on_out_of_memory, "one of TW_OUT_OF_MEMORY_...");
     if (o->epochs < 0) return refuse_count("epochs", o->epochs, "at least 1, or 0 for 1");
     if (o->batch < 0) return refuse_count("batch", o->batch, "at least 1, or 0 for 64");
     if (o->evaluation_batch < 0)

@@ -12,6 +12,7 @@ typedef struct patch_plan {
     int64_t block;       /* positions at a time */
     int64_t in_c, out_c; /* channels of a group */
     int64_t patch;       /* floats of a patch: kernel_h x kernel_w x in_c */
+    size_t product;      /* floats that products of a block want */
     bool direct;         /* a patch is a pixel, without padding: x can be used as it stands */
 } patch_plan;
 
@@ -23,6 +24,9 @@ static patch_plan plan_of(const twi_conv_shape *s) {
     enum { CACHED = 32768, FEWEST = 48, MOST = 256 };
     int64_t fit = CACHED / (p.patch ? p.patch : 1);
     p.block = twi_smaller(fit < FEWEST ? FEWEST : fit > MOST ? MOST : fit, p.positions);
+    const size_t data = twi_gemm_outer_scratch_of(p.block, p.out_c),
+                 weights = twi_gemm_outer_scratch_of(p.out_c, p.block);
+    p.product = ((data > weights ? data : weights) + 15) / 16 * 16;
     p.direct = p.patch == p.in_c && s->stride_h == 1 && s->stride_w == 1 && s->in_h == s->out_h && s->in_w == s->out_w;
     return p;
 }
@@ -30,7 +34,7 @@ static patch_plan plan_of(const twi_conv_shape *s) {
 tw_status twi_patches_scratch(const twi_conv_shape *shape, size_t *floats) {
     patch_plan p = plan_of(shape);
     TWI_TRY(twi_mul_size(floats, (size_t)p.block, p.direct ? 0 : (size_t)p.patch, "convolution patches"));
-    return twi_add_size(floats, *floats, twi_gemm_outer_scratch(), "convolution patches");
+    return twi_add_size(floats, *floats, p.product, "convolution patches");
 }
 
 /* ---- between images and patches ---- */
@@ -129,7 +133,7 @@ void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const fl
 void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, const float *dy, const float *w,
                                float *dx, float *scratch) {
     patch_plan p = plan_of(s);
-    float *patches = scratch + twi_gemm_outer_scratch();
+    float *patches = scratch + p.product;
     if (!p.direct) memset(dx, 0, (size_t)(s->samples * s->in_h * s->in_w * s->in_c) * sizeof(float));
     for (int64_t from = 0; from < p.positions; from += p.block) {
         int64_t count = twi_smaller(p.block, p.positions - from);
@@ -146,7 +150,7 @@ void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *s, co
 void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *s, const float *x, const float *dy,
                                   bool add, float *dw, float *scratch) {
     patch_plan p = plan_of(s);
-    float *copies = scratch + twi_gemm_outer_scratch();
+    float *copies = scratch + p.product;
     for (int64_t from = 0; from < p.positions; from += p.block) {
         int64_t count = twi_smaller(p.block, p.positions - from), row;
         for (int64_t g = 0; g < s->groups; g++) {

@@ -146,12 +146,24 @@ static tw_status prepare_impl(twi_cpu_site *site, const twi_cpu_impl *impl, cons
     return impl->prepare ? impl->prepare(site, main, tail) : TW_OK;
 }
 
+/* Back to a site without an implementation. */
+static void unprepare(twi_cpu_site *site) {
+    if (site->impl && site->impl->release) site->impl->release(site);
+    site->impl = NULL;
+    site->state[0] = site->state[1] = NULL;
+    site->shared_bytes = site->worker_bytes = 0;
+    memset(site->partial_bytes, 0, sizeof site->partial_bytes);
+}
+
 /* Takes what trials found, if it can be prepared; else asks the implementations in order of preference, then takes the
- * specification. */
-static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+ * specification. Of those that want more scratch than the limit the one that wants least comes before the specification. */
+static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_call *main, const twi_call *tail,
+                             size_t workspace_limit) {
     const char *reason = NULL;
     const char *name = site->kernel->name;
-    if (context->autotune) {
+    const twi_cpu_impl *least = NULL;
+    size_t least_bytes = 0;
+    if (context->autotune && workspace_limit == SIZE_MAX) {
         cpu_device *cpu = context->device;
         const twi_cpu_impl *tuned;
         TWI_TRY(twi_cpu_tune(context, &cpu->choices, site, main, tail, &tuned));
@@ -163,10 +175,18 @@ static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_
     const twi_cpu_impl *impl = twi_cpu_find_impl(name, main, site->isa, &reason);
     while (impl) {
         tw_status status = prepare_impl(site, impl, main, tail);
-        if (status != TW_ERROR_UNSUPPORTED) return status;
-        twi_log_line(&context->log, TW_LOG_DEBUG, "cpu: %s not by %s: %s", name, impl->name, tw_last_error());
+        const bool large = status == TW_OK && site->worker_bytes > workspace_limit;
+        if (status != TW_ERROR_UNSUPPORTED && !large) return status;
+        if (large && (!least || site->worker_bytes < least_bytes)) {
+            least = impl;
+            least_bytes = site->worker_bytes;
+        }
+        if (large) unprepare(site);
+        if (!large)
+            twi_log_line(&context->log, TW_LOG_DEBUG, "cpu: %s not by %s: %s", name, impl->name, tw_last_error());
         impl = twi_cpu_find_impl_after(impl, name, main, site->isa, &reason);
     }
+    if (least) return prepare_impl(site, least, main, tail);
     site->impl = NULL;
     for (int o = 0; o < main->operand_count; o++)
         if (main->operand[o].lanes)
@@ -187,7 +207,6 @@ static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_
 
 static tw_status cpu_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail,
                             size_t workspace_limit, twi_choice *out) {
-    (void)workspace_limit; /* no two implementations of a kernel differ in workspace alone */
     *out = (twi_choice){0};
     const cpu_device *cpu = context->device;
     twi_cpu_site *site;
@@ -197,7 +216,7 @@ static tw_status cpu_choose(tw_context *context, const twi_kernel *kernel, const
     site->onednn = cpu->onednn;
     site->isa = isa_for(context, main);
     site->workers = twi_pool_size(context->pool);
-    tw_status status = choose_impl(context, site, main, tail);
+    tw_status status = choose_impl(context, site, main, tail, workspace_limit);
     if (status) {
         twi_put(context->memory, site);
         return status;

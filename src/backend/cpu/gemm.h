@@ -12,7 +12,7 @@ typedef struct twi_gemm {
     void (*dot)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
                 const float *bias, bool relu, float *c, int64_t c_row);
     /* b runs along j, a anyhow: c[i][j] = sum_k a[i*a_row + k*a_step] b[k*b_row + j]; add: on top of what c holds.
-     * scratch: floats as twi_gemm_outer_scratch says. */
+     * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
 } twi_gemm;
@@ -26,5 +26,9 @@ const twi_gemm *twi_gemm_for(twi_isa isa);
  * order. */
 enum { TWI_GEMM_DEPTH = 256, TWI_GEMM_ROWS = 192, TWI_GEMM_COLUMNS = 32 };
 static inline size_t twi_gemm_outer_scratch(void) { return TWI_GEMM_DEPTH * (TWI_GEMM_ROWS + TWI_GEMM_COLUMNS); }
+static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
+    const int64_t rows = m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;
+    return (size_t)(depth * (rows + TWI_GEMM_COLUMNS));
+}
 
 #endif

@@ -30,10 +30,18 @@ static const char *refuse_dense(const twi_call *call, twi_isa isa) {
     return NULL;
 }
 
-static tw_status prepare_outer(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)main, (void)tail;
-    site->worker_bytes = twi_gemm_outer_scratch() * sizeof(float);
+/* A product of m rows, each of sums of k terms; a range is a part of the rows. */
+static tw_status want_outer(twi_cpu_site *site, int64_t m, int64_t k) {
+    site->worker_bytes = twi_gemm_outer_scratch_of(m, k) * sizeof(float);
     return TW_OK;
+}
+static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail; /* is shorter */
+    return want_outer(site, main->operand[0].shape.dim[0], main->operand[1].shape.dim[0]);
+}
+static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    return want_outer(site, main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]);
 }
 
 static void run_dense_forward(const twi_cpu_site *site, const twi_call *call, const float *bias, bool relu) {
@@ -200,10 +208,10 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("forward_bias", NULL, dense_forward_bias),
     DENSE("forward_bias_relu", NULL, dense_forward_bias_relu),
     DENSE("forward_bias_gelu", NULL, dense_forward_bias_gelu),
-    DENSE("backward_data", prepare_outer, dense_backward_data),
+    DENSE("backward_data", prepare_data, dense_backward_data),
     DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
-    DENSE("backward_weights", prepare_outer, dense_backward_weights),
-    DENSE("backward_weights_bias", prepare_outer, dense_backward_weights_bias),
+    DENSE("backward_weights", prepare_weights, dense_backward_weights),
+    DENSE("backward_weights_bias", prepare_weights, dense_backward_weights_bias),
     CONV("forward", prepare_forward, conv_forward),
     CONV("forward_bias", prepare_forward, conv_forward_bias),
     CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),

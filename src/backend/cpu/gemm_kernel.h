@@ -215,9 +215,9 @@ static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row
         int64_t t = twi_part_begin(k, depths, q), depth = twi_part_begin(k, depths, q + 1) - t;
         for (int64_t p = 0; p < blocks; p++) {
             int64_t i = twi_part_begin(m, blocks, p), rows = twi_part_begin(m, blocks, p + 1) - i;
-            float *panel = scratch + TWI_GEMM_DEPTH * TWI_GEMM_ROWS;
-            pack_a(rows, depth, a + i * a_row + t * a_step, a_row, a_step, scratch);
-            outer_block(rows, n, depth, scratch, b + t * b_row, b_row, add || q > 0, c + i * c_row, c_row, panel);
+            float *panel = scratch, *packed = scratch + depth * TWI_GEMM_COLUMNS;
+            pack_a(rows, depth, a + i * a_row + t * a_step, a_row, a_step, packed);
+            outer_block(rows, n, depth, packed, b + t * b_row, b_row, add || q > 0, c + i * c_row, c_row, panel);
         }
     }
 }

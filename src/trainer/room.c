@@ -1,0 +1,214 @@
+/* How fit keeps within memory: what programs may take of the device, how many parts a batch is run in, and what is done when
+ * there is less than was thought. Workspaces and recomputation are the programs' own (src/program/budget.c); a batch in parts
+ * is a window of smaller batches, whose gradients are summed. */
+#include "room.h"
+#include "base/text.h"
+#include "program/program.h"
+
+#include <stdio.h>
+
+enum {
+    RESERVE_SHARE = 32, /* of what is free: for what is taken beside the plan */
+    WHY_TEXT = 1024
+};
+
+static tw_context *context_of(const tw_trainer *trainer) { return tw_model_get_context(trainer->model); }
+
+/* ---- what there is ---- */
+
+/* Bytes that can still be taken; SIZE_MAX: nobody says. */
+static size_t free_bytes(tw_context *context) {
+    const tw_memory_stats stats = tw_context_get_device_memory(context);
+    size_t left = stats.limit ? (stats.limit > stats.bytes ? stats.limit - stats.bytes : 0) : SIZE_MAX;
+    tw_device_info info = TW_DEVICE_INFO_INIT;
+    /* The host's memory is no budget: it pages, and other programs give back. */
+    if (!context->backend->host_memory && !context->plans_only && context->backend->describe(context, &info) == TW_OK &&
+        info.free_bytes) {
+        const size_t usable = info.free_bytes - info.free_bytes / RESERVE_SHARE;
+        left = usable < left ? usable : left;
+    }
+    return left;
+}
+
+/* What programs of the model may take in all, so that it is there; 0: no limit. */
+static size_t available(const tw_trainer *trainer) {
+    tw_context *context = context_of(trainer);
+    const size_t left = free_bytes(context), held = twi_model_bytes(trainer->model);
+    return left == SIZE_MAX ? 0 : held + left;
+}
+
+static size_t smaller_limit(size_t a, size_t b) { return !a ? b : !b || a < b ? a : b; }
+
+/* ---- parts ---- */
+
+/* A program's time, as its plan tells it: what recompute.c weighs with. */
+static double cost_of(const tw_program_stats *s) { return s->flops + 10 * s->bytes + 1e5 * s->steps; }
+
+/* Do batches show in each other's results? Where buffers are kept, they move with the statistics of each. */
+static bool has_statistics(const tw_trainer *trainer) { return trainer->model->store.buffer_count > 0; }
+
+typedef struct choice {
+    int parts; /* 0: none fits */
+    double cost;
+    size_t bytes;
+} choice;
+
+/* A part of a batch, and what is left for the last run of an epoch. */
+static tw_status plan_runs(tw_trainer *trainer, int64_t samples, tw_program_stats *out, size_t *bytes) {
+    const int64_t batch = twi_trainer_run_batch(trainer), rest = trainer->options.drop_last ? 0 : samples % batch;
+    tw_program_stats last;
+    TWI_TRY(twi_trainer_plan(trainer, TWI_USE_TRAIN, batch, out, bytes));
+    return rest ? twi_trainer_plan(trainer, TWI_USE_TRAIN, rest, &last, NULL) : TW_OK;
+}
+
+/* Plans the parts of a batch, and takes them if the batch costs less that way. */
+static tw_status consider(tw_trainer *trainer, int64_t samples, int parts, choice *best, bool *plain) {
+    tw_program_stats stats;
+    size_t bytes;
+    const int before = trainer->parts;
+    trainer->parts = parts;
+    tw_status status = plan_runs(trainer, samples, &stats, &bytes);
+    trainer->parts = before;
+    if (status) return status;
+    *plain = !stats.recomputed_steps;
+    const double cost = parts * cost_of(&stats);
+    if (!best->parts || cost < best->cost) *best = (choice){parts, cost, bytes};
+    return TW_OK;
+}
+
+/* Beside the plan that no limit would have asked for. */
+static tw_status tell_parts(tw_trainer *trainer, const choice *chosen) {
+    const size_t limit = trainer->limit;
+    char now[TWI_QUANTITY_TEXT], plain[TWI_QUANTITY_TEXT];
+    tw_program_stats stats;
+    size_t bytes;
+    trainer->limit = 0;
+    trainer->parts = 1;
+    tw_status status = twi_trainer_plan(trainer, TWI_USE_TRAIN, trainer->options.batch, &stats, &bytes);
+    trainer->limit = limit;
+    trainer->parts = chosen->parts;
+    if (status) return status;
+    twi_log_line(
+        &context_of(trainer)->log, TW_LOG_INFO,
+        "fit: batches of %d are run in %d parts of %d, whose gradients are summed, %.1f %% more work: %s instead "
+        "of %s%s",
+        trainer->options.batch, trainer->parts, (int)twi_trainer_run_batch(trainer),
+        100 * (chosen->cost / cost_of(&stats) - 1), twi_quantity((double)chosen->bytes, "B", now),
+        twi_quantity((double)bytes, "B", plain),
+        has_statistics(trainer) ? "; batch norm takes the statistics of each part, not of the batch" : "");
+    return TW_OK;
+}
+
+/* Parts are of one size. The first that fits without recomputing anything ends the search: more would only cost more. With
+ * statistics over the batch, the fewest that fit: they are a last resort. short_of: why there must be more than before. */
+static tw_status choose_parts(tw_trainer *trainer, int64_t samples, int fewest, tw_status short_of) {
+    const int batch = trainer->options.batch;
+    choice best = {0, 0, 0};
+    bool plain = false;
+    tw_status status = TW_OK;
+    for (int parts = fewest; parts <= batch && !plain && !(best.parts && has_statistics(trainer)); parts++) {
+        if (status && status != TW_ERROR_OUT_OF_MEMORY) return status;
+        if (batch % parts == 0) status = consider(trainer, samples, parts, &best, &plain);
+    }
+    if (!best.parts) return status ? status : twi_fail_within(short_of, "there are no more parts than samples");
+    if (best.parts == trainer->parts) return TW_OK;
+    trainer->parts = best.parts;
+    return trainer->parts > 1 ? tell_parts(trainer, &best) : TW_OK;
+}
+
+/* ---- limits ---- */
+
+/* Programs that were made without the limit, or for batches in other parts, go. */
+static void clear(tw_trainer *trainer) {
+    twi_trainer_forget(trainer, TWI_USE_TRAIN);
+    twi_trainer_forget(trainer, TWI_USE_EVALUATE);
+    twi_trainer_forget(trainer, TWI_USE_PREDICT);
+    twi_model_trim(trainer->model);
+}
+
+static void begin(tw_trainer *trainer) {
+    const size_t limit = smaller_limit(trainer->options.memory_limit, available(trainer));
+    if (trainer->parts != 1 || (limit && limit < twi_model_bytes(trainer->model))) clear(trainer);
+    trainer->parts = 1;
+    trainer->limit = limit;
+}
+
+/* Less than was tried, by a tenth at least: so the floor is reached, and named, if nothing else helps. */
+static void lower(tw_trainer *trainer, size_t tried, const char *why) {
+    char limit[TWI_QUANTITY_TEXT];
+    const size_t less = tried - tried / 10;
+    trainer->limit = smaller_limit(smaller_limit(less ? less : 1, trainer->limit), available(trainer));
+    twi_log_line(&context_of(trainer)->log, TW_LOG_WARNING,
+                 "fit: there is less memory than was planned with; planned anew for %s (%s)",
+                 twi_quantity((double)trainer->limit, "B", limit), why);
+}
+
+/* ---- feeds ---- */
+
+static tw_status open_feeds(tw_trainer *trainer, const twi_room *room) {
+    return twi_feed_open_fit(room->train, room->test, trainer, room->train_set, room->test_set);
+}
+
+static void close_feeds(tw_trainer *trainer, const twi_room *room) {
+    twi_feed_close(room->test);
+    twi_feed_close(room->train);
+    clear(trainer);
+}
+
+/* Parts are thought of only where a batch does not fit as it is, or costs something to fit: planning takes time. */
+static bool better_in_parts(const tw_trainer *trainer, const twi_room *room, tw_status status) {
+    const tw_program *program = room->train->full;
+    if (status == TW_ERROR_OUT_OF_MEMORY) return trainer->limit != 0;
+    return status == TW_OK && trainer->options.recompute == TW_RECOMPUTE_AUTO && program && trainer->parts == 1 &&
+           program->recomputed.steps && !has_statistics(trainer);
+}
+
+/* Under the limit there is. What is planned part by part can still want too much together; then more parts are tried.
+ * *floor: there is no plan that keeps the limit. */
+static tw_status open_under(tw_trainer *trainer, const twi_room *room, bool *floor) {
+    const int64_t samples = tw_dataset_count(room->train_set);
+    *floor = false;
+    for (bool looked = false;; looked = true) {
+        tw_status status = open_feeds(trainer, room);
+        if (!better_in_parts(trainer, room, status) || (looked && !status)) return status;
+        close_feeds(trainer, room);
+        status = choose_parts(trainer, samples, status ? trainer->parts + 1 : 1, status);
+        *floor = status != TW_OK;
+        TWI_TRY(status);
+    }
+}
+
+/* Bytes that the plan of a batch wants. */
+static tw_status planned_bytes(tw_trainer *trainer, size_t *out) {
+    tw_program_stats stats;
+    return twi_trainer_plan(trainer, TWI_USE_TRAIN, twi_trainer_run_batch(trainer), &stats, out);
+}
+
+static tw_status open_until(tw_trainer *trainer, const twi_room *room) {
+    for (;;) {
+        bool floor;
+        char why[WHY_TEXT];
+        size_t tried = trainer->limit;
+        tw_status status = open_under(trainer, room, &floor);
+        if (status != TW_ERROR_OUT_OF_MEMORY || floor || trainer->options.on_out_of_memory != TW_OUT_OF_MEMORY_FIT)
+            return status;
+        snprintf(why, sizeof why, "%s", tw_last_error());
+        close_feeds(trainer, room);
+        if (!tried) TWI_TRY(planned_bytes(trainer, &tried));
+        lower(trainer, tried, why);
+    }
+}
+
+tw_status twi_room_open(tw_trainer *trainer, const twi_room *room) {
+    begin(trainer);
+    return open_until(trainer, room);
+}
+
+tw_status twi_room_reopen(tw_trainer *trainer, const twi_room *room) {
+    const size_t tried = twi_model_bytes(trainer->model);
+    char why[WHY_TEXT];
+    snprintf(why, sizeof why, "%s", tw_last_error());
+    close_feeds(trainer, room);
+    lower(trainer, tried, why);
+    return open_until(trainer, room);
+}

@@ -1,0 +1,20 @@
+/* Keeping within memory, as fit does it: room.c. */
+#ifndef TWI_TRAINER_ROOM_H
+#define TWI_TRAINER_ROOM_H
+
+#include "trainer.h"
+
+/* What fit works with. */
+typedef struct twi_room {
+    twi_feed *train, *test; /* test is closed if there is no set */
+    const tw_dataset *train_set, *test_set;
+} twi_room;
+
+/* Opens the feeds within the limit that the options and the device set: by what programs do to keep it, by parts of batches, by
+ * smaller batches to measure with. What fails in spite of the plan is planned anew with less, where the options want that.
+ * Errors: OUT_OF_MEMORY, naming the floor where that was reached; feeds may be open then. */
+tw_status twi_room_open(tw_trainer *trainer, const twi_room *room);
+/* The same after a run failed for want of memory, as the thread's last error says: with less than before. */
+tw_status twi_room_reopen(tw_trainer *trainer, const twi_room *room);
+
+#endif

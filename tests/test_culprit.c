@@ -167,6 +167,19 @@ static void a_collapse_names_the_culprit(void **state) {
     }
 }
 
+/* The run is repeated with the scale it had: without it, all would be finite. */
+static void what_the_scale_did_is_found(void **state) {
+    (void)state;
+    const tw_loss_scaling scaling = {.initial = 0x1p+20, .minimum = 0x1p+19, .patience = 2};
+    chain c;
+    open_chain(&c, true, &scaling, false);
+    set(&c, 1, 1);
+    feed(&c, 1, 1e34f);
+    CHECK_OK(tw_program_run(c.program));
+    CHECK_FAILS(tw_program_run(c.program), TW_ERROR_NUMERIC, "gradient of 'fc2' holds inf in sample 2");
+    close_chain(&c);
+}
+
 /* Where there is no memory for the search, the message is the plain one. */
 static bool refuse_one(void *user, uint64_t index, size_t bytes) {
     (void)bytes;
@@ -244,8 +257,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plants_are_found_in_training),        cmocka_unit_test(plants_are_found_in_inference),
         cmocka_unit_test(the_search_leaves_the_run_as_it_was), cmocka_unit_test(samples_of_a_window_are_named),
-        cmocka_unit_test(a_collapse_names_the_culprit),        cmocka_unit_test(without_memory_less_is_said),
-        cmocka_unit_test(one_bad_pixel_in_a_network),
+        cmocka_unit_test(a_collapse_names_the_culprit),        cmocka_unit_test(what_the_scale_did_is_found),
+        cmocka_unit_test(without_memory_less_is_said),         cmocka_unit_test(one_bad_pixel_in_a_network),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,12 +68,6 @@ static tw_status step(planted *p, const float *g) {
     return tw_program_run(p->program);
 }
 
-static void feed_all(planted *p, float value) {
-    static float g[MOST];
-    for (int64_t i = 0; i < p->count; i++) g[i] = value;
-    feed(p, g);
-}
-
 static void check_weights(const planted *p, const double *expected, double tolerance) {
     static float w[MOST];
     CHECK_OK(tw_parameter_read(p->model, "fc.weight", w, p->count));
@@ -345,12 +339,33 @@ static void overflow_in_any_batch_skips_the_window(void **state) {
         assert_int_equal(tw_model_get_guard(p.model).skipped, bad < 3);
         assert_true(tw_model_get_guard(p.model).loss_scale == (bad < 3 ? 512 : 1024));
         CHECK_OK(tw_window_open(p.model, 1)); /* the next window knows nothing of it */
-        feed_all(&p, 1);
+        feed(&p, (const float[]){1, 1});
         CHECK_OK(tw_program_run_gradients(p.program));
         CHECK_OK(tw_program_run_update(p.program));
         assert_int_equal(tw_model_get_updates(p.model), 1 + (bad == 3));
         close_planted(&p);
     }
+}
+
+/* Nor does a loss that was not finite get forgotten where the gradients are. */
+static void a_bad_loss_in_any_batch_skips_the_window(void **state) {
+    (void)state;
+    const tw_loss_scaling scaling = {.initial = 2};
+    const float far = 1e30f;
+    planted p;
+    open_planted(&p, 1, &(ways){.scaling = &scaling, .accumulate = true});
+    CHECK_OK(tw_parameter_write(p.model, "fc.weight", &far, 1));
+    CHECK_OK(tw_window_open(p.model, 2));
+    for (int micro = 0; micro < 2; micro++) {
+        feed(&p, (const float[]){micro ? 1 : 1e30f});
+        CHECK_OK(tw_program_run_gradients(p.program));
+    }
+    assert_true(isfinite(tw_model_get_guard(p.model).gradient_norm));
+    CHECK_OK(tw_program_run_update(p.program));
+    check_weights(&p, (const double[]){(double)far}, 0);
+    assert_int_equal(tw_model_get_guard(p.model).skipped, 1);
+    assert_string_equal(tw_model_get_guard(p.model).culprit, "loss");
+    close_planted(&p);
 }
 
 /* ---- windows whose right steps are known ---- */
@@ -473,6 +488,7 @@ int main(void) {
         cmocka_unit_test(a_collapse_of_the_scale_stops),
         cmocka_unit_test(updates_are_left_out_where_asked),
         cmocka_unit_test(overflow_in_any_batch_skips_the_window),
+        cmocka_unit_test(a_bad_loss_in_any_batch_skips_the_window),
         cmocka_unit_test(a_last_window_that_is_shorter_counts_its_own_samples),
         cmocka_unit_test(bad_options_are_named),
     };

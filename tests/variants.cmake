@@ -16,7 +16,7 @@ set(variant_options -S ${PROJECT_SOURCE_DIR} -G ${CMAKE_GENERATOR} -DCMAKE_C_COM
 function(talweg_variant variant)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "QUICK;LAUNCHER;OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})
-    talweg_add_test(${variant}.build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree} ${processors}
+    talweg_add_test(${variant}.build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree} ${processors} all
                     ${variant_options} -DTALWEG_TEST_EMULATION=OFF ${arg_OPTIONS})
     set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900)
     foreach(program IN LISTS quick_programs)
@@ -34,7 +34,7 @@ function(talweg_device_variant variant)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})
     talweg_add_test(full_${variant}.build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree}
-                    ${processors} ${variant_options} ${arg_OPTIONS})
+                    ${processors} emulated_tests ${variant_options} ${arg_OPTIONS})
     set_tests_properties(full_${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors})
     talweg_add_test(full_${variant}.tests ${CMAKE_CTEST_COMMAND} --test-dir ${tree} -L quick --output-on-failure
                     -R "^(emulated[.]|test_back_end|test_cudnn)")

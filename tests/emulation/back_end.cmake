@@ -17,11 +17,16 @@ endif()
 set(emulated_environment TALWEG_CUDA_DRIVER=$<TARGET_FILE:emulation_driver> TALWEG_CUDA_PLUGIN=$<TARGET_FILE:emulated_cuda>
     TALWEG_TEST_DEVICE=cuda:0)
 
+# All that the quick ones among these tests need, for builds that run nothing else.
+add_custom_target(emulated_tests DEPENDS emulated_cuda emulation_driver)
+
 # talweg_add_emulated_test(name [full]): the test program of that name once more, on the emulated device.
 function(talweg_add_emulated_test name)
     set(test emulated.${name})
     if(ARGN)
         set(test full_${test})
+    else()
+        add_dependencies(emulated_tests ${name})
     endif()
     talweg_add_test(${test} ${launcher} $<TARGET_FILE:${name}>)
     set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
@@ -52,6 +57,7 @@ foreach(source IN LISTS back_end_tests)
     talweg_emulated(${name})
     target_link_libraries(${name} PRIVATE talweg_test)
     add_dependencies(${name} emulated_cuda emulation_driver)
+    add_dependencies(emulated_tests ${name})
     talweg_add_test(${name} ${launcher} $<TARGET_FILE:${name}>)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
 endforeach()

@@ -19,7 +19,7 @@ command -v qemu-aarch64 >/dev/null || skip "there is no qemu-aarch64 (Debian: qe
 library() { # its folder
     local folder
     for folder in "$root"/usr/lib/aarch64-linux-gnu "$root"/usr/aarch64-linux-gnu/lib; do
-        [ ! -e "$folder/lib$1.so" ] || { echo "$folder" && return; }
+        [ ! -e "$folder/lib$1.so" ] && [ ! -e "$folder/lib$1.a" ] || { echo "$folder" && return; }
     done
     return 1
 }
@@ -35,14 +35,15 @@ cmake --build "$tree" --parallel "$(nproc)" --target "${tests[@]}" talweg_cli
 
 run() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$libraries:$root/lib/aarch64-linux-gnu" "$@"; }
 products=$(aarch64-linux-gnu-objdump -d "$tree/src/CMakeFiles/talweg_objects.dir/backend/cpu/gemm_baseline.c.o" | grep -c 'fmla.*[.]4s' || true)
-export TALWEG_TEST_DEVICE=cpu # named, it has the trajectories follow the small batches alone
 failed=0
 [ "$products" -gt 100 ] || { echo "FAILED: products are not made of NEON's multiply-adds ($products of them)" && failed=1; }
 run "$tree/bin/talweg" bench --model mlp --batch 8 --seconds 0.01 --threads 1
 for test in "${tests[@]}"; do
     echo "== $test"
-    arguments=()
-    [ "$test" != test_trajectories ] || arguments=('lenet5*') # an emulator takes very long for the other network
-    run "$tree/bin/$test" ${arguments[@]+"${arguments[@]}"} >"$tree/$test.log" 2>&1 || { cat "$tree/$test.log" && echo "FAILED: $test" && failed=1; }
+    arguments=() device=()
+    if [ "$test" = test_trajectories ]; then # an emulator takes very long for the other network, and for large batches
+        arguments=('lenet5*') device=(-E TALWEG_TEST_DEVICE=cpu)
+    fi
+    run ${device[@]+"${device[@]}"} "$tree/bin/$test" ${arguments[@]+"${arguments[@]}"} >"$tree/$test.log" 2>&1 || { cat "$tree/$test.log" && echo "FAILED: $test" && failed=1; }
 done
 exit $failed

@@ -13,12 +13,12 @@ struct clear : twk_functor<1, 0> {
     __device__ float operator()(const float *, twk_aside &) const { return 0; }
 };
 
-struct add_gradients {
-    const float *gradient;
+template <class T> struct add_gradients {
+    twk_gradients<T> gradient;
     float *sums;
     __device__ bool begin() const { return true; }
-    template <int WIDTH> __device__ void step(int64_t i, float) const {
-        twk_floats<WIDTH> g = twk_floats_at<WIDTH>(gradient, i), s = twk_floats_at<WIDTH>(sums, i);
+    template <int WIDTH> __device__ void step(int64_t i, float, bool half) const {
+        twk_floats<WIDTH> g = gradient.template at<WIDTH>(i, half), s = twk_floats_at<WIDTH>(sums, i);
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) s.at[e] += g.at[e];
         twk_floats_at<WIDTH>(sums, i) = s;
@@ -26,17 +26,19 @@ struct add_gradients {
     __device__ void end(int64_t, int64_t) const {}
 };
 
-cudaError_t run_gradients(const twi_call *call, const twk_launch *launch) {
-    const twi_operand *gradient = &call->operand[0], *sums = &call->operand[1];
+template <class T> cudaError_t run_gradients(const twi_call *call, const twk_launch *launch) {
+    const twi_operand *gradient = &call->operand[0], *sums = &call->operand[1], *halves = &call->operand[2];
     const size_t four = sizeof(twk_floats<TWK_FOUR>);
     const twk_input in[] = {twk_input_of(gradient)};
-    const add_gradients add = {(const float *)gradient->data, (float *)sums->data};
+    const add_gradients<T> add = {twk_gradients_of<T>(gradient, halves), (float *)sums->data};
     clear f = {};
     f.control = call->control;
     cudaError_t error = twk_pointwise<float>(launch, f, in, sums);
     if (error != cudaSuccess) return error;
     return twk_over_segments(launch, (const twi_update_attrs *)call->attrs,
-                             twk_aligned(gradient->data, four) && twk_aligned(sums->data, four), add);
+                             twk_aligned(gradient->data, four) && twk_aligned(sums->data, four) &&
+                                 twk_aligned(halves->data, four),
+                             add);
 }
 
 /* ---- resume ---- */
@@ -62,7 +64,7 @@ cudaError_t run_resume(const twi_call *call, const twk_launch *launch) {
 } // namespace
 
 extern "C" const twk_entry twk_accumulate_entries[] = {
-    {"accumulate.gradients", NULL, NULL, run_gradients},
+    {"accumulate.gradients", NULL, NULL, TWK_TYPED(run_gradients)},
     {"accumulate.resume", NULL, NULL, run_resume},
     {},
 };

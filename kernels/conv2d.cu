@@ -173,12 +173,12 @@ template <class T> cudaError_t run_backward_data(const twi_call *call, const twk
 
 /* ---- backward weights: a deep product with few results, so the depth is cut into slices ---- */
 
-template <class T> struct backward_weights {
+template <class T, class Out> struct backward_weights {
     static constexpr bool LEFT_ALONG_DEPTH = false, RIGHT_ALONG_DEPTH = false;
     int64_t rows, columns, depth;
     conv c;
     const T *x, *dy;
-    float *dw;
+    Out *dw;
     int64_t slice_size; /* how far apart the slices' results lie */
 
     __device__ float left(int group, int64_t m, int64_t k) const {
@@ -191,7 +191,8 @@ template <class T> struct backward_weights {
     }
     __device__ void store(int group, int64_t m, int64_t n, float sum, int slice) const {
         spot t = tap_of(c.channels, c.kernel_w, n);
-        dw[slice * slice_size + offset(c.w, group * c.filters.value + m, t.n, t.h, t.w)] = sum;
+        dw[slice * slice_size + offset(c.w, group * c.filters.value + m, t.n, t.h, t.w)] =
+            twk_element<Out>(sum);
     }
 };
 
@@ -216,21 +217,34 @@ size_t workspace_weights(const twi_call *call) {
     return slices == 1 ? 0 : (size_t)slices * (size_t)twi_shape_count(&call->operand[2].shape) * sizeof(float);
 }
 
-template <class T> cudaError_t run_backward_weights(const twi_call *call, const twk_launch *launch) {
+/* Out: what the product is written as, the slices' as float. */
+template <class T, class Out> cudaError_t launch_weights(const twi_call *call, const twk_launch *launch, Out *out) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
-    int slices = slices_of(call);
-    backward_weights<T> p = {};
+    backward_weights<T, Out> p = {};
     p.c = conv_of(call, x, dw, dy, false);
     p.rows = p.c.filters.value;
     p.columns = twi_shape_count_from(&dw->shape, 1);
     p.depth = p.c.batch * p.c.out_height * p.c.out_width;
     p.x = (const T *)x->data;
     p.dy = (const T *)dy->data;
-    p.dw = slices == 1 ? (float *)dw->data : (float *)launch->workspace;
+    p.dw = out;
     p.slice_size = twi_shape_count(&dw->shape);
-    cudaError_t error = twk_tile_product(launch, p, p.c.attrs.groups, slices);
-    if (error != cudaSuccess || slices == 1) return error;
-    return twk_combine(launch, p.dw, slices, p.slice_size, (float *)dw->data);
+    return twk_tile_product(launch, p, p.c.attrs.groups, slices_of(call));
+}
+
+template <class T> cudaError_t run_backward_weights(const twi_call *call, const twk_launch *launch) {
+    const twi_operand *dw = &call->operand[2];
+    const int slices = slices_of(call);
+    const bool half = dw->store == TWI_REAL;
+    float *parts = (float *)launch->workspace;
+    if (slices == 1)
+        return half ? launch_weights<T, T>(call, launch, (T *)dw->data)
+                    : launch_weights<T, float>(call, launch, (float *)dw->data);
+    cudaError_t error = launch_weights<T, float>(call, launch, parts);
+    if (error != cudaSuccess) return error;
+    const int64_t count = twi_shape_count(&dw->shape);
+    return half ? twk_combine(launch, parts, slices, count, (T *)dw->data)
+                : twk_combine(launch, parts, slices, count, (float *)dw->data);
 }
 
 /* ---- table ---- */

@@ -147,16 +147,20 @@ template <class T> cudaError_t run_backward_data_gelu(const twi_call *call, cons
 
 /* ---- backward: the gradients of w and bias ---- */
 
-template <class T> cudaError_t run_backward_weights(const twi_call *call, const twk_launch *launch) {
+template <class T, class Out> cudaError_t backward_weights(const twi_call *call, const twk_launch *launch) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
-    const product<T, float, false, false, as_it_is> p = {dw->shape.dim[0],
+    const product<T, Out, false, false, as_it_is> p = {dw->shape.dim[0],
                                                          dw->shape.dim[1],
                                                          x->shape.dim[0],
                                                          transposed<T>(dy),
                                                          twk_matrix_of<const T>(x),
-                                                         twk_matrix_of<float>(dw),
+                                                         twk_matrix_of<Out>(dw),
                                                          as_it_is()};
     return twk_tile_product(launch, p, 1, 1);
+}
+template <class T> cudaError_t run_backward_weights(const twi_call *call, const twk_launch *launch) {
+    return call->operand[2].store == TWI_REAL ? backward_weights<T, T>(call, launch)
+                                              : backward_weights<T, float>(call, launch);
 }
 
 size_t weights_bias_workspace(const twi_call *call) {

@@ -11,6 +11,7 @@
     TWK_TABLE(argmax)         \
     TWK_TABLE(batch_norm)     \
     TWK_TABLE(bias)           \
+    TWK_TABLE(cast)           \
     TWK_TABLE(commit)         \
     TWK_TABLE(conv2d)         \
     TWK_TABLE(cross_entropy)  \

@@ -25,6 +25,27 @@ __global__ void take(const twi_control *control, const T *slot0, const T *slot1,
     }
 }
 
+/* Values come in f32. */
+template <class T>
+__global__ void round_values(const twi_control *control, const float *slot0, const float *slot1, T *x,
+                             twk_space<VIEWS> space) {
+    const int64_t i = twk_thread();
+    if (i >= space.count) return;
+    int64_t at[VIEWS];
+    space.offsets(i, at);
+    x[at[X]] = twk_element<T>(control->slot != 0 ? slot1[at[SLOT1]] : slot0[at[SLOT0]]);
+}
+
+template <class T> cudaError_t run_rounded(const twi_call *call, const twk_launch *launch) {
+    const twi_operand *o = call->operand;
+    twk_view views[VIEWS];
+    for (int v = 0; v < VIEWS; v++) views[v] = twk_view_of(&o[v]);
+    const twk_space<VIEWS> space = twk_space_of<VIEWS>(&o[X].shape, 0, -1, views, X);
+    if (space.count == 0) return cudaSuccess;
+    return TWC_LAUNCH(round_values<T>, twk_blocks(space.count), TWK_THREADS, 0, launch->stream, call->control,
+                      (const float *)o[SLOT0].data, (const float *)o[SLOT1].data, (T *)o[X].data, space);
+}
+
 template <class T> cudaError_t run(const twi_call *call, const twk_launch *launch) {
     const twi_operand *o = call->operand;
     twk_view views[VIEWS];
@@ -41,7 +62,7 @@ template <class T> cudaError_t run(const twi_call *call, const twk_launch *launc
 } // namespace
 
 extern "C" const twk_entry twk_feed_entries[] = {
-    {"feed.values", NULL, NULL, TWK_TYPED(run)},
+    {"feed.values", NULL, NULL, twk_run_typed<run<float>, run_rounded<__half>, run_rounded<__nv_bfloat16>>},
     {"feed.labels", NULL, NULL, run<int32_t>},
     {},
 };

@@ -12,8 +12,8 @@ struct smaller {
     __device__ double operator()(double a, double b) const { return a < b ? a : b; } /* marks fall from element to element */
 };
 
-struct measure {
-    const float *gradient;
+template <class T> struct measure {
+    twk_gradients<T> gradient;
     float *blocks;
     double squares;
     int64_t last; /* element that is not finite; -1: none */
@@ -25,8 +25,8 @@ struct measure {
         value = 0;
         return true;
     }
-    template <int WIDTH> __device__ void step(int64_t i, float) {
-        twk_floats<WIDTH> g = twk_floats_at<WIDTH>(gradient, i);
+    template <int WIDTH> __device__ void step(int64_t i, float, bool half) {
+        twk_floats<WIDTH> g = gradient.template at<WIDTH>(i, half);
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
             squares += (double)g.at[e] * (double)g.at[e];
@@ -42,11 +42,12 @@ struct measure {
     }
 };
 
-cudaError_t run_measure(const twi_call *call, const twk_launch *launch) {
-    const float *gradient = twk_floats_of(call, 0);
-    const measure f = {gradient, twk_floats_of(call, 1), 0, 0, 0};
+template <class T> cudaError_t run_measure(const twi_call *call, const twk_launch *launch) {
+    const twi_operand *gradient = &call->operand[0], *halves = &call->operand[2];
+    const size_t four = sizeof(twk_floats<TWK_FOUR>);
+    const measure<T> f = {twk_gradients_of<T>(gradient, halves), twk_floats_of(call, 1), 0, 0, 0};
     return twk_over_segments(launch, (const twi_update_attrs *)call->attrs,
-                             twk_aligned(gradient, sizeof(twk_floats<TWK_FOUR>)), f);
+                             twk_aligned(gradient->data, four) && twk_aligned(halves->data, four), f);
 }
 
 /* ---- decide ---- */
@@ -86,7 +87,7 @@ cudaError_t run_decide(const twi_call *call, const twk_launch *launch) {
 } // namespace
 
 extern "C" const twk_entry twk_guard_entries[] = {
-    {"guard.measure", NULL, NULL, run_measure},
+    {"guard.measure", NULL, NULL, TWK_TYPED(run_measure)},
     {"guard.decide", NULL, NULL, run_decide},
     {},
 };

@@ -5,10 +5,12 @@
 
 namespace {
 
-struct sgd {
+/* T: the half type of gradients and of the weights' copy; float where there are none. */
+template <class T> struct sgd {
     const twi_control *control;
     float *param, *buffer; /* buffer NULL: no momentum */
-    const float *grad;
+    T *copy;               /* of the weights in half precision; NULL: none */
+    twk_gradients<T> grad;
     float momentum, rate, factor;
     bool nesterov;
 
@@ -17,8 +19,8 @@ struct sgd {
         factor = (float)control->guard.factor;
         return !twk_run_refused(control);
     }
-    template <int WIDTH> __device__ void step(int64_t i, float weight_decay) const {
-        twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = twk_floats_at<WIDTH>(grad, i), b = {};
+    template <int WIDTH> __device__ void step(int64_t i, float weight_decay, bool half) const {
+        twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = grad.template at<WIDTH>(i, half), b = {};
         if (buffer) b = twk_floats_at<WIDTH>(buffer, i);
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
@@ -31,6 +33,7 @@ struct sgd {
         }
         if (buffer) twk_floats_at<WIDTH>(buffer, i) = b;
         twk_floats_at<WIDTH>(param, i) = w;
+        if (copy) twk_round_to<T, WIDTH>(copy, i, w);
     }
     __device__ void end(int64_t, int64_t) const {}
 };
@@ -40,10 +43,11 @@ struct adamw_run {
     float rate, correction1, correction2, factor;
 };
 
-struct adamw {
+template <class T> struct adamw {
     const twi_control *control;
     float *param, *m, *v;
-    const float *grad;
+    T *copy; /* as of sgd */
+    twk_gradients<T> grad;
     float beta1, beta2, epsilon;
     adamw_run run;
 
@@ -60,8 +64,8 @@ struct adamw {
         run = shared[0];
         return !twk_run_refused(control);
     }
-    template <int WIDTH> __device__ void step(int64_t i, float weight_decay) const {
-        twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = twk_floats_at<WIDTH>(grad, i);
+    template <int WIDTH> __device__ void step(int64_t i, float weight_decay, bool half) const {
+        twk_floats<WIDTH> w = twk_floats_at<WIDTH>(param, i), g = grad.template at<WIDTH>(i, half);
         twk_floats<WIDTH> first = twk_floats_at<WIDTH>(m, i), second = twk_floats_at<WIDTH>(v, i);
         float keep = 1 - run.rate * weight_decay, scale = run.rate / run.correction1;
 #pragma unroll
@@ -74,6 +78,7 @@ struct adamw {
         twk_floats_at<WIDTH>(m, i) = first;
         twk_floats_at<WIDTH>(v, i) = second;
         twk_floats_at<WIDTH>(param, i) = w;
+        if (copy) twk_round_to<T, WIDTH>(copy, i, w);
     }
     __device__ void end(int64_t, int64_t) const {}
 };
@@ -85,26 +90,39 @@ bool wide(const twi_call *call) {
     return true;
 }
 
-cudaError_t run_sgd(const twi_call *call, const twk_launch *launch) {
+template <class T> cudaError_t run_sgd(const twi_call *call, const twk_launch *launch) {
     const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
-    const sgd f = {call->control,          twk_floats_of(call, 0), twk_floats_of(call, 2),
-                   twk_floats_of(call, 1), attrs->momentum,        0,
-                   0,                      attrs->nesterov};
+    const sgd<T> f = {call->control,
+                      twk_floats_of(call, 0),
+                      twk_floats_of(call, 2),
+                      (T *)call->operand[3].data,
+                      twk_gradients_of<T>(&call->operand[1], &call->operand[4]),
+                      attrs->momentum,
+                      0,
+                      0,
+                      attrs->nesterov};
     return twk_over_segments(launch, attrs, wide(call), f);
 }
 
-cudaError_t run_adamw(const twi_call *call, const twk_launch *launch) {
+template <class T> cudaError_t run_adamw(const twi_call *call, const twk_launch *launch) {
     const twi_update_attrs *attrs = (const twi_update_attrs *)call->attrs;
-    const adamw f = {call->control,          twk_floats_of(call, 0), twk_floats_of(call, 2),
-                     twk_floats_of(call, 3), twk_floats_of(call, 1), attrs->beta1,
-                     attrs->beta2,           attrs->epsilon,         {0, 0, 0, 0}};
+    const adamw<T> f = {call->control,
+                        twk_floats_of(call, 0),
+                        twk_floats_of(call, 2),
+                        twk_floats_of(call, 3),
+                        (T *)call->operand[4].data,
+                        twk_gradients_of<T>(&call->operand[1], &call->operand[5]),
+                        attrs->beta1,
+                        attrs->beta2,
+                        attrs->epsilon,
+                        {0, 0, 0, 0}};
     return twk_over_segments(launch, attrs, wide(call), f);
 }
 
 } // namespace
 
 extern "C" const twk_entry twk_optimizer_entries[] = {
-    {"sgd.update", NULL, NULL, run_sgd},
-    {"adamw.update", NULL, NULL, run_adamw},
+    {"sgd.update", NULL, NULL, TWK_TYPED(run_sgd)},
+    {"adamw.update", NULL, NULL, TWK_TYPED(run_adamw)},
     {},
 };

@@ -43,7 +43,7 @@ template <class F> struct twk_points {
     twk_space<VIEWS> space;
 };
 
-template <class T, class F> __device__ void twk_do_pack(const twk_points<F> &p, F &f, const int64_t *offset) {
+template <class T, class Y, class F> __device__ void twk_do_pack(const twk_points<F> &p, F &f, const int64_t *offset) {
     typedef twk_points<F> P;
     float in[P::INPUTS][TWK_PACK], y[TWK_PACK];
 #pragma unroll
@@ -73,11 +73,11 @@ template <class T, class F> __device__ void twk_do_pack(const twk_points<F> &p, 
         y[i] = f(values, aside);
         if (F::MASK == TWK_WRITES_MASK) byte |= (unsigned)aside.bit << i;
     }
-    twk_store_pack((T *)p.y + offset[P::Y], y);
+    twk_store_pack((Y *)p.y + offset[P::Y], y);
     if (F::MASK == TWK_WRITES_MASK && p.bits) p.bits[offset[P::BITS] >> 3] = (uint8_t)byte;
 }
 
-template <class T, class F>
+template <class T, class Y, class F>
 __device__ void twk_do_elements(const twk_points<F> &p, F &f, int64_t run, int64_t first, int count) {
     typedef twk_points<F> P;
     unsigned byte = 0;
@@ -95,14 +95,14 @@ __device__ void twk_do_elements(const twk_points<F> &p, F &f, int64_t run, int64
         int64_t bit = F::MASK != TWK_NO_MASK ? offset[P::BITS] : 0;
         if (F::MASK == TWK_READS_MASK) aside.bit = p.bits[bit >> 3] >> (bit & 7) & 1;
         if (F::INDEXED) aside.index = offset[P::INDEX];
-        ((T *)p.y)[offset[P::Y]] = twk_element<T>(f(values, aside));
+        ((Y *)p.y)[offset[P::Y]] = twk_element<Y>(f(values, aside));
         byte |= (unsigned)aside.bit << i;
         if (i == 0) byte_at = bit >> 3;
     }
     if (F::MASK == TWK_WRITES_MASK && p.bits) p.bits[byte_at] = (uint8_t)byte;
 }
 
-template <class T, class F> __global__ void twk_pointwise_kernel(twk_points<F> p, F functor) {
+template <class T, class Y, class F> __global__ void twk_pointwise_kernel(twk_points<F> p, F functor) {
     typedef twk_points<F> P;
     int64_t thread = twk_thread();
     F f = functor;
@@ -114,9 +114,9 @@ template <class T, class F> __global__ void twk_pointwise_kernel(twk_points<F> p
         p.space.offsets(first, offset);
 #pragma unroll
         for (int v = 0; v < P::VIEWS; v++) offset[v] += run * p.run_stride[v];
-        twk_do_pack<T>(p, f, offset);
+        twk_do_pack<T, Y>(p, f, offset);
     } else {
-        twk_do_elements<T>(p, f, run, first, left < TWK_PACK ? (int)left : TWK_PACK);
+        twk_do_elements<T, Y>(p, f, run, first, left < TWK_PACK ? (int)left : TWK_PACK);
     }
 }
 
@@ -165,14 +165,14 @@ void twk_points_of(twk_points<F> *p, const twk_input *in, const twi_operand *y, 
         p->packed = p->packed && p->space.stride[P::BITS][0] == 1 && twk_view_packs(p->space, P::BITS, NULL);
 }
 
-/* y = f(in): F::REALS inputs, then F::FLOATS. mask: NULL where F has none. */
-template <class T, class F>
+/* y = f(in): F::REALS inputs, then F::FLOATS. mask: NULL where F has none. Y: the output's type, if it is not T. */
+template <class T, class F, class Y = T>
 cudaError_t twk_pointwise(const twk_launch *launch, F f, const twk_input *in, const twi_operand *y,
                           const twi_operand *mask = NULL) {
     twk_points<F> p;
     if (twi_shape_count(&y->shape) == 0) return cudaSuccess;
     twk_points_of(&p, in, y, mask);
-    return TWC_LAUNCH((twk_pointwise_kernel<T, F>), twk_blocks(p.runs * p.packs.value), TWK_THREADS, 0, launch->stream,
+    return TWC_LAUNCH((twk_pointwise_kernel<T, Y, F>), twk_blocks(p.runs * p.packs.value), TWK_THREADS, 0, launch->stream,
                       p, f);
 }
 

@@ -22,7 +22,9 @@ void spec_channels_last(twi_operand *o) {
 void spec_run(const char *kernel_name, const twi_call *call) {
     const twi_kernel *kernel = twi_registry_find_kernel(&twi_registry_builtin, kernel_name);
     assert_non_null(kernel);
-    assert_int_equal(call->operand_count, kernel->operand_count);
+    int count = kernel->operand_count; /* what holds halves beside others may be left out */
+    while (count > call->operand_count && kernel->half_of[count - 1]) count--;
+    assert_int_equal(call->operand_count, count);
     kernel->run(call);
 }
 

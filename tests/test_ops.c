@@ -137,7 +137,8 @@ static void free_results(case_results results[2]) {
 
 /* ---- the specification in double ---- */
 
-static const case_setting double_setting = {"double", &twi_registry_builtin_f64, "specification", 1, false, NULL};
+static const case_setting double_setting = {"double", &twi_registry_builtin_f64, "specification", 1, false,
+                                            NULL,     TW_PRECISION_F32};
 
 static int find_kinks(const case_graph *graph, tw_value **watched) {
     int count = 0;
@@ -210,8 +211,8 @@ static void compare_fast(op_check *check, const case_data *data, const case_resu
         assert_int_equal(setenv("TALWEG_CPU", isas[i], 1), 0);
         if (strcmp(twi_cpu_isa_name(twi_cpu_isa()), isas[i]) != 0) continue; /* not on this processor */
         case_results one[2] = {{0}}, two[2] = {{0}};
-        const case_setting alone = {isas[i], &twi_registry_builtin, isas[i], 1, true, NULL};
-        const case_setting together = {isas[i], &twi_registry_builtin, isas[i], 2, true, NULL};
+        const case_setting alone = {isas[i], &twi_registry_builtin, isas[i], 1, true, NULL, TW_PRECISION_F32};
+        const case_setting together = {isas[i], &twi_registry_builtin, isas[i], 2, true, NULL, TW_PRECISION_F32};
         run_setting(check, &alone, data, one);
         run_setting(check, &together, data, two);
         for (int train = 0; train < 2; train++) {
@@ -233,10 +234,13 @@ static void compare_specification(op_check *check, const case_setting *setting, 
 }
 
 static void check_case(op_check *check) {
-    static const case_setting in_float = {"float", &twi_registry_builtin, "specification", 1, false, NULL};
-    static const case_setting fused = {"fused, double", &twi_registry_builtin_f64, "specification", 1, true, NULL};
-    const case_setting on_device = {"device", &twi_registry_builtin, NULL, 1, true, check_device()};
-    const case_setting unfused = {"device, not fused", &twi_registry_builtin, NULL, 1, false, check_device()};
+    static const case_setting in_float = {"float", &twi_registry_builtin, "specification", 1, false,
+                                          NULL,    TW_PRECISION_F32};
+    static const case_setting fused = {"fused, double", &twi_registry_builtin_f64, "specification", 1, true, NULL,
+                                       TW_PRECISION_F32};
+    const case_setting on_device = {"device", &twi_registry_builtin, NULL, 1, true, check_device(), TW_PRECISION_F32};
+    const case_setting unfused = {"device, not fused", &twi_registry_builtin, NULL, 1, false,
+                                  check_device(),      TW_PRECISION_F32};
     case_data data = {0};
     case_results expected[2] = {{0}};
     run_double(check, &data, expected);

@@ -330,7 +330,7 @@ static void softmax_is_accurate(void **state) {
 
 /* ---- updates ---- */
 
-static const twi_update_segment segments[] = {{2, 30, 0.1f}, {30, 31, 0}, {40, 61, 0.01f}};
+static const twi_update_segment segments[] = {{2, 30, 0.1f, false}, {30, 31, 0, false}, {40, 61, 0.01f, false}};
 enum { ELEMENTS = 64 };
 
 static void sgd(void **state) {

@@ -77,6 +77,7 @@ typedef struct twi_gather_attrs {
 typedef struct twi_update_segment {
     int64_t begin, end; /* elements */
     float weight_decay;
+    bool half;          /* its gradient is in the array of gradients in half precision */
 } twi_update_segment;
 
 /* What of a segment lies in begin..end-1; nothing does where the result ends before it begins. */

@@ -5,6 +5,7 @@
 #include "base/context.h"
 #include "step.h"
 #include <talweg/device.h>
+#include <talweg/precision.h>
 
 /* Most runs that any back end lets be in flight. */
 enum { TWI_IN_FLIGHT_MAX = 4 };
@@ -24,6 +25,8 @@ typedef struct twi_backend {
 
     /* Measures what it can do at most with 1 .. workers threads; out->threads is set. NULL: it does not. */
     tw_status (*measure)(tw_context *context, int threads, tw_ceilings *out);
+    /* Does the device compute in it, rather than by way of something else? For BF16, F16 and TF32. */
+    bool (*computes_in)(const tw_context *context, tw_precision precision);
 
     /* How many workers want scratch of their own. */
     int (*workers)(const tw_context *context);
@@ -41,6 +44,8 @@ typedef struct twi_backend {
     tw_status (*stream_in)(tw_context *context, void *device, int slot, const void *host, size_t bytes);
     /* Within device memory, in the order of the runs. */
     tw_status (*copy)(tw_context *context, void *to, const void *from, size_t bytes);
+    /* out[i] = in[i], rounded to f16 or bf16, in device memory: behind what was run so far, before what is run later. */
+    tw_status (*narrow)(tw_context *context, void *out, tw_dtype to, const float *in, int64_t count);
     /* Device to host, behind all that was run so far; done when it returns. */
     tw_status (*copy_out)(tw_context *context, void *host, const void *device, size_t bytes);
 

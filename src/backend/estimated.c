@@ -29,6 +29,13 @@ static tw_status estimated_describe(const tw_context *context, tw_device_info *o
     return TW_OK;
 }
 
+/* As twi_cuda_computes_in. */
+static bool estimated_computes_in(const tw_context *context, tw_precision precision) {
+    const int capability = context->card->capability;
+    if (precision == TW_PRECISION_F16) return capability >= 70;
+    return (precision == TW_PRECISION_BF16 || precision == TW_PRECISION_TF32) && capability >= 80;
+}
+
 static int estimated_workers(const tw_context *context) {
     (void)context;
     return 1;
@@ -68,6 +75,7 @@ const twi_backend twi_backend_estimated = {
     .open = estimated_open,
     .close = estimated_close,
     .describe = estimated_describe,
+    .computes_in = estimated_computes_in,
     .workers = estimated_workers,
     .choose = estimated_choose,
     .release = estimated_release,

@@ -36,8 +36,17 @@ typedef enum twi_store_kind {
     TWI_F32,  /* f32 whatever the program computes in: what was made outside of it */
     TWI_I32,
     TWI_U8,
-    TWI_BITS  /* one bit an element, in memory order within a sample, each sample starting on a byte; bit i is byte i/8, 1 << i%8 */
+    TWI_BITS, /* one bit an element, in memory order within a sample, each sample starting on a byte; bit i is byte i/8, 1 << i%8 */
+    TWI_GRADIENT /* of rules alone, a weight's gradient: as TWI_REAL where the step is the only one to add to it, else as TWI_ACC. The buffer
+                    says which; what is summed on the way to it is f32 */
 } twi_store_kind;
+
+/* Which type a step has, that is, what its TWI_REAL operands are stored in: all of them alike. */
+typedef enum twi_types {
+    TWI_TYPES_FOLLOW, /* the program's, or that of the rule for its layer */
+    TWI_TYPES_F32,    /* f32 in every program */
+    TWI_TYPES_READERS /* brings an input: what those that read it want */
+} twi_types;
 
 typedef enum twi_reach {
     TWI_BATCHED, /* axis 0 is the batch: a chunk is handed its own samples only */
@@ -62,7 +71,7 @@ typedef struct twi_operand {
     twi_shape shape;             /* logical (N,C,H,W; O,I,H,W); axis 0 is the chunk's sample count for batched operands */
     int64_t stride[TW_MAX_RANK]; /* in elements, per logical axis (for TWI_BITS: of the value it masks) */
     uint8_t store;               /* twi_store_kind */
-    uint8_t dtype;               /* storage type of TWI_REAL operands: tw_dtype, or TWI_DTYPE_DOUBLE in the double checks */
+    uint8_t dtype;               /* of real operands: tw_dtype (halves where store is TWI_REAL alone), or TWI_DTYPE_DOUBLE in the double checks */
     /* 0, or how many samples lie side by side: element e of sample n is at (n / lanes * elements a sample + e) * lanes + n % lanes,
      * and the last block of samples is whole. Only an implementation that a back end said takes it is handed such an operand. */
     uint8_t lanes;
@@ -131,6 +140,7 @@ typedef struct twi_call {
     uint64_t stream;       /* hash of the node's name: random stream of the node */
     int32_t node;          /* index of the graph node, for faults */
     bool first;            /* TWI_SUMMED operands: this call replaces (true) or adds (false) */
+    bool tf32;             /* products may read f32 operands as TF32 */
     int64_t sample;        /* position of the chunk's first sample in the batch */
     int64_t begin, end;    /* TWI_BY_RANGE: the part to do */
     void *workspace;       /* for kernel->run: as many bytes as kernel->workspace says */
@@ -143,6 +153,10 @@ struct twi_kernel {
     uint8_t operand_count;
     twi_operand_rule operand[TWI_MAX_OPERANDS];
     uint8_t split;                        /* twi_split */
+    uint8_t types;                        /* twi_types */
+    /* Flat arrays in two types: 1 + index of the f32 operand beside which this one holds the same elements in half precision; 0: none. Such
+     * operands are absent where no element is kept so, and every implementation reads or writes them itself. */
+    uint8_t half_of[TWI_MAX_OPERANDS];
     int64_t (*range)(const twi_call *);   /* TWI_BY_RANGE: the number of parts (rows, elements) */
     int64_t grain;                        /* TWI_BY_RANGE: parts worth handing out together; 0: 1 */
     double (*flops)(const twi_call *);    /* multiply-add = 2; NULL: counted as bytes only */
@@ -233,6 +247,7 @@ typedef struct twi_step_plan {
     uint64_t stream;
     int32_t node;
     int buffer[TWI_MAX_OPERANDS]; /* index into buffers; -1: absent */
+    bool tf32;
     int segment;
     twi_choice choice;
     size_t shared_offset;                     /* in the arena */

@@ -58,6 +58,14 @@ float twi_bf16_to_f32(uint16_t bits) {
     return float_of((wide & 0x7FFFFFFFu) > 0x7F800000u ? wide | 0x400000u : wide);
 }
 
+uint16_t twi_half_from_f32(tw_dtype half, float value) {
+    return half == TW_F16 ? twi_f16_from_f32(value) : twi_bf16_from_f32(value);
+}
+
+float twi_half_to_f32(tw_dtype half, uint16_t bits) {
+    return half == TW_F16 ? twi_f16_to_f32(bits) : twi_bf16_to_f32(bits);
+}
+
 /* --- arrays ---
  * A pair of types is converted through cells: a double for the real types, an int64_t for the integer types. Both
  * hold every value of theirs exactly; where the kinds differ the cells are converted in between. */

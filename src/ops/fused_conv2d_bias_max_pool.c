@@ -124,7 +124,7 @@ static const twi_kernel kernel_backward_weights = {
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
                 {"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
                 {"index", TWI_READ, TWI_U8, TWI_BATCHED, 0},
-                {"dw", TWI_WRITE, TWI_ACC, TWI_SUMMED, 0}},
+                {"dw", TWI_WRITE, TWI_GRADIENT, TWI_SUMMED, 0}},
     .split = TWI_BY_SAMPLE,
     .flops = flops_weights,
     .run = run_backward_weights,

@@ -34,7 +34,7 @@ static const twi_kernel kernel_backward = {
     .operand_count = 4,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
                 {"dy", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"dw", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0},
+                {"dw", TWI_WRITE, TWI_GRADIENT, TWI_WHOLE, 0},
                 {"db", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = rows,

@@ -3,6 +3,8 @@
 #ifndef TWI_OPS_KERNELS_H
 #define TWI_OPS_KERNELS_H
 
+#include "backend/attrs.h"
+#include "base/half.h"
 #include "op.h"
 
 extern const twi_kernel TWI_NAME(twi_kernel_conv2d_forward); /* op_conv2d.c */
@@ -25,6 +27,18 @@ extern const twi_kernel TWI_NAME(twi_kernel_reshape_copy);     /* op_reshape.c *
 extern const twi_kernel TWI_NAME(twi_kernel_batch_norm_apply); /* op_batch_norm.c */
 extern const twi_kernel TWI_NAME(twi_kernel_batch_norm_backward_apply);
 extern const twi_kernel TWI_NAME(twi_kernel_relu_backward_masked); /* fused_batch_norm_add_relu.c */
+
+/* Element i of a flat array of gradients: of operand `grad`, or, where its segment says so, of operand `half`. */
+static inline tw_real twi_gradient_at(const twi_call *call, int grad, int half, const twi_update_segment *segment,
+                                      int64_t i) {
+    if (!segment->half) return TWI_DATA(const tw_real, call, grad)[i];
+    return (tw_real)twi_half_to_f32((tw_dtype)call->operand[half].dtype, TWI_DATA(const uint16_t, call, half)[i]);
+}
+/* Writes element i of the flat array of weights in half precision, where the program keeps one. */
+static inline void twi_half_put(const twi_call *call, int half, int64_t i, tw_real value) {
+    if (call->operand[half].data)
+        TWI_DATA(uint16_t, call, half)[i] = twi_half_from_f32((tw_dtype)call->operand[half].dtype, (float)value);
+}
 
 /* y = relu(y) in place, and the relu's mask: a bit an element, set where the gradient passes. */
 static inline void twi_relu_with_mask(const twi_operand *yo, const twi_operand *mask) {

@@ -11,15 +11,17 @@
 /* ---- specification ---- */
 
 /* The first batch clears all elements: those that get no gradient here may get one from another program of the window. */
+enum { GRADIENTS, SUMS, GRADIENTS_HALF };
+
 static void gradients_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
-    const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
-    tw_real *sums = TWI_DATA(tw_real, call, 1);
+    tw_real *sums = TWI_DATA(tw_real, call, SUMS);
     if (call->control->micro == 0)
         for (int64_t i = call->begin; i < call->end; i++) sums[i] = 0;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
-        for (int64_t i = part.begin; i < part.end; i++) sums[i] += gradient[i];
+        for (int64_t i = part.begin; i < part.end; i++)
+            sums[i] += twi_gradient_at(call, GRADIENTS, GRADIENTS_HALF, &part, i);
     }
 }
 
@@ -33,8 +35,11 @@ static void resume_run(const twi_call *call) {
 
 static const twi_kernel gradients = {
     .name = "accumulate.gradients",
-    .operand_count = 2,
-    .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0}, {"sums", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
+    .operand_count = 3,
+    .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"sums", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
+                {"gradients_half", TWI_READ, TWI_REAL, TWI_WHOLE, 0}},
+    .half_of = {[GRADIENTS_HALF] = 1 + GRADIENTS},
     .split = TWI_BY_RANGE,
     .range = twi_call_elements,
     .grain = 4096,

@@ -6,7 +6,8 @@
  *
  * rate is the learning rate. The decay acts on the weight itself and does not pass through the moments; epsilon is
  * added after the bias correction. Does nothing in a run that has a fault or is refused; factor is
- * the guard's (op_guard.c).
+ * the guard's (op_guard.c). Gradients in half precision and the
+ * copy of w in it: as in op_sgd.c.
  * Source: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019; Kingma, Ba, "Adam", ICLR 2015. */
 #include "backend/attrs.h"
 #include "kernels.h"
@@ -15,11 +16,12 @@
 
 /* ---- specification ---- */
 
+enum { PARAM, GRAD, M, V, PARAM_HALF, GRAD_HALF };
+
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     if (twi_run_refused(call->control)) return;
-    tw_real *param = TWI_DATA(tw_real, call, 0), *m = TWI_DATA(tw_real, call, 2), *v = TWI_DATA(tw_real, call, 3);
-    const tw_real *grad = TWI_DATA(const tw_real, call, 1);
+    tw_real *param = TWI_DATA(tw_real, call, PARAM), *m = TWI_DATA(tw_real, call, M), *v = TWI_DATA(tw_real, call, V);
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     const tw_real factor = (tw_real)call->control->guard.factor;
     tw_real beta1 = attrs->beta1, beta2 = attrs->beta2, epsilon = attrs->epsilon;
@@ -30,10 +32,11 @@ static void update_run(const twi_call *call) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         tw_real keep = (tw_real)(1 - rate * part.weight_decay);
         for (int64_t i = part.begin; i < part.end; i++) {
-            const tw_real g = factor * grad[i];
+            const tw_real g = factor * twi_gradient_at(call, GRAD, GRAD_HALF, &part, i);
             m[i] = beta1 * m[i] + (1 - beta1) * g;
             v[i] = beta2 * v[i] + (1 - beta2) * g * g;
             param[i] = keep * param[i] - step * m[i] / (sqrt(v[i]) / correction2 + epsilon);
+            twi_half_put(call, PARAM_HALF, i, param[i]);
         }
     }
 }
@@ -42,11 +45,14 @@ static void update_run(const twi_call *call) {
 
 static const twi_kernel update = {
     .name = "adamw.update",
-    .operand_count = 4,
+    .operand_count = 6,
     .operand = {{"param", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
                 {"grad", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
                 {"m", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
-                {"v", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
+                {"v", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
+                {"param_half", TWI_UPDATE, TWI_REAL, TWI_WHOLE, 0},
+                {"grad_half", TWI_READ, TWI_REAL, TWI_WHOLE, 0}},
+    .half_of = {[PARAM_HALF] = 1 + PARAM, [GRAD_HALF] = 1 + GRAD},
     .split = TWI_BY_RANGE,
     .range = twi_call_elements,
     .grain = 4096,

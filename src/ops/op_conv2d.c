@@ -152,7 +152,7 @@ const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_weights) = {
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
                 {"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
-                {"dw", TWI_WRITE, TWI_ACC, TWI_SUMMED, 0}},
+                {"dw", TWI_WRITE, TWI_GRADIENT, TWI_SUMMED, 0}},
     .split = TWI_BY_SAMPLE,
     .flops = flops_backward_weights,
     .run = run_backward_weights,

@@ -56,9 +56,8 @@ static void bytes_run(const twi_call *call) { write_images(call, TW_U8); }
 static void floats_run(const twi_call *call) { write_images(call, TW_F32); }
 
 static void labels_run(const twi_call *call) {
-    for (int64_t n = 0; n < call->operand[0].shape.dim[0]; n++)
-        TWI_DATA(int32_t, call, 0)
-        [n * call->operand[0].stride[0]] = call->control->resident.labels[twi_call_resident(call, n)];
+    for (int64_t n = 0; n < call->operand[0].shape.dim[0]; n++) TWI_DATA(int32_t, call, 0)
+    [n * call->operand[0].stride[0]] = call->control->resident.labels[twi_call_resident(call, n)];
 }
 
 /* ---- kernels ---- */
@@ -74,6 +73,7 @@ static const twi_kernel bytes = {
     .operand_count = 2,
     .operand = IMAGE_OPERANDS,
     .split = TWI_BY_SAMPLE,
+    .types = TWI_TYPES_READERS,
     .run = bytes_run,
 };
 
@@ -82,6 +82,7 @@ static const twi_kernel floats = {
     .operand_count = 2,
     .operand = IMAGE_OPERANDS,
     .split = TWI_BY_SAMPLE,
+    .types = TWI_TYPES_READERS,
     .run = floats_run,
 };
 

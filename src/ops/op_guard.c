@@ -16,16 +16,18 @@
 
 /* ---- specification ---- */
 
+enum { GRADIENTS, BLOCKS, GRADIENTS_HALF };
+
 static void measure_run(const twi_call *call) {
-    const tw_real *gradient = TWI_DATA(const tw_real, call, 0);
-    tw_real *blocks = TWI_DATA(tw_real, call, 1);
+    tw_real *blocks = TWI_DATA(tw_real, call, BLOCKS);
     for (int64_t b = call->begin; b < call->end; b++) {
         int64_t base;
         const twi_update_segment part = twi_update_block(call->attrs, b, &base);
         double squares = 0, mark = 0;
         for (int64_t i = part.begin; i < part.end; i++) {
-            squares += (double)gradient[i] * (double)gradient[i];
-            if (!isfinite(gradient[i])) mark = twi_guard_mark((double)gradient[i], i - base);
+            const tw_real gradient = twi_gradient_at(call, GRADIENTS, GRADIENTS_HALF, &part, i);
+            squares += (double)gradient * (double)gradient;
+            if (!isfinite(gradient)) mark = twi_guard_mark((double)gradient, i - base);
         }
         blocks[b] = (tw_real)(mark < 0 ? mark : sqrt(squares / TWI_UPDATE_BLOCK));
     }
@@ -57,8 +59,11 @@ static int64_t blocks_of(const twi_call *call) { return twi_update_blocks(call->
 
 static const twi_kernel measure = {
     .name = "guard.measure",
-    .operand_count = 2,
-    .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0}, {"blocks", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
+    .operand_count = 3,
+    .operand = {{"gradients", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
+                {"blocks", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0},
+                {"gradients_half", TWI_READ, TWI_REAL, TWI_WHOLE, 0}},
+    .half_of = {[GRADIENTS_HALF] = 1 + GRADIENTS},
     .split = TWI_BY_RANGE,
     .range = blocks_of,
     .run = measure_run,

@@ -8,28 +8,33 @@
  * PyTorch uses; the other form, which keeps steps in the buffer, differs there). It starts as 0, so the first step is
  * the plain gradient. Does nothing in a run that has a fault or
  * is refused; factor is the guard's (op_guard.c).
+ * Gradients may be kept in half precision, segment by segment; w itself is f32, and rounded once more to the copy that
+ * steps in half precision read.
  * Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013. */
 #include "backend/attrs.h"
 #include "kernels.h"
 
 /* ---- specification ---- */
 
+enum { PARAM, GRAD, MOMENTUM, PARAM_HALF, GRAD_HALF };
+
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     if (twi_run_refused(call->control)) return;
-    tw_real *param = TWI_DATA(tw_real, call, 0), *buffer = TWI_DATA(tw_real, call, 2); /* NULL: no momentum */
-    const tw_real *grad = TWI_DATA(const tw_real, call, 1);
+    tw_real *param = TWI_DATA(tw_real, call, PARAM),
+            *buffer = TWI_DATA(tw_real, call, MOMENTUM); /* NULL: no momentum */
     tw_real rate = (tw_real)call->control->learning_rate, momentum = attrs->momentum;
     const tw_real factor = (tw_real)call->control->guard.factor;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         for (int64_t i = part.begin; i < part.end; i++) {
-            tw_real g = factor * grad[i] + part.weight_decay * param[i];
+            tw_real g = factor * twi_gradient_at(call, GRAD, GRAD_HALF, &part, i) + part.weight_decay * param[i];
             if (buffer) {
                 buffer[i] = momentum * buffer[i] + g;
                 g = attrs->nesterov ? g + momentum * buffer[i] : buffer[i];
             }
             param[i] -= rate * g;
+            twi_half_put(call, PARAM_HALF, i, param[i]);
         }
     }
 }
@@ -38,10 +43,13 @@ static void update_run(const twi_call *call) {
 
 static const twi_kernel update = {
     .name = "sgd.update",
-    .operand_count = 3,
+    .operand_count = 5,
     .operand = {{"param", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
                 {"grad", TWI_READ, TWI_ACC, TWI_WHOLE, 0},
-                {"momentum", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
+                {"momentum", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
+                {"param_half", TWI_UPDATE, TWI_REAL, TWI_WHOLE, 0},
+                {"grad_half", TWI_READ, TWI_REAL, TWI_WHOLE, 0}},
+    .half_of = {[PARAM_HALF] = 1 + PARAM, [GRAD_HALF] = 1 + GRAD},
     .split = TWI_BY_RANGE,
     .range = twi_call_elements,
     .grain = 4096,

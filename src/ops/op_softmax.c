@@ -68,6 +68,7 @@ static const twi_kernel softmax_forward = {
     .operand_count = 2,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0}, {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},
     .split = TWI_BY_SAMPLE,
+    .types = TWI_TYPES_F32, /* probabilities are what users read; halves would tell 0.996 from 1 no more */
     .run = forward_run,
 };
 
@@ -78,6 +79,7 @@ static const twi_kernel softmax_backward = {
                 {"y", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
                 {"dx", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},
     .split = TWI_BY_SAMPLE,
+    .types = TWI_TYPES_F32,
     .run = backward_run,
 };
 
@@ -85,8 +87,10 @@ static const twi_kernel softmax_backward = {
 
 /* {N, classes} */
 static const twi_case cases[] = {
-    {"one class", {3, 1}},        {"one sample", {1, 3}},   {"5 classes", {7, 5}},          {"8 classes", {2, 8}},
-    {"16 classes", {3, 16}},      {"17 classes", {2, 17}},  {"large, 10 classes", {17, 10}}, {"large", {16, 1000}},
+    {"one class", {3, 1}},           {"one sample", {1, 3}},
+    {"5 classes", {7, 5}},           {"8 classes", {2, 8}},
+    {"16 classes", {3, 16}},         {"17 classes", {2, 17}},
+    {"large, 10 classes", {17, 10}}, {"large", {16, 1000}},
     {"large, many rows", {257, 33}}, {NULL, {0}},
 };
 

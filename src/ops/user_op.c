@@ -238,6 +238,7 @@ static void fill_kernel(twi_user_op *user, twi_kernel *kernel, const char *name,
                 (twi_operand_rule){gradient_names[i], TWI_WRITE, store, value ? TWI_BATCHED : sum, 0};
     }
     kernel->split = user->given.at_once ? TWI_AT_ONCE : TWI_BY_SAMPLE;
+    kernel->types = TWI_TYPES_F32; /* what callbacks are handed */
     kernel->user = user;
     kernel->nondeterministic = user->given.nondeterministic;
     kernel->flops = user->given.flops ? flops : NULL;

@@ -36,7 +36,7 @@ static size_t slot_bytes(const tw_program *program) {
     for (int v = 0; program->slots && v < program->value_count; v++)
         if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
             !twi_program_gathers(program, program->model->graph.value[v]))
-            bytes += TWI_SLOTS * program->buffer[program->value_buffer[v]].bytes;
+            bytes += TWI_SLOTS * twi_program_fed_bytes(program, program->value_buffer[v]);
     return bytes;
 }
 
@@ -47,6 +47,13 @@ twi_store_need twi_program_store_need(const tw_program *program) {
     twi_store_need need = {.parameters = learned + 2 * (size_t)store->buffer_count * store->real_size};
     if (program->train || store->gradients) need.gradients += learned;
     if (program->accumulate || store->gradient_sums) need.gradients += learned;
+    for (int h = TW_F16; h < TWI_HALVES; h++) {
+        const bool own = program->half == (tw_dtype)h;
+        if ((own && program->half_weights) || store->half_weights[h])
+            need.parameters += (size_t)store->learned_count * 2;
+        if ((own && program->half_gradients) || store->half_gradients[h])
+            need.gradients += (size_t)store->learned_count * 2;
+    }
     for (int i = 0; i < TWI_MOMENTS; i++) {
         const bool own = i >= program->moments.first && i < program->moments.first + program->moments.count;
         if (own || store->moment[i]) need.state += learned;

@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+/* Bytes of an element that is no bit. */
+static size_t element_size(const tw_program *program, const twi_buffer *buffer) {
+    return buffer->store == TWI_REAL && twi_is_half(buffer->dtype) ? 2 : twi_program_store_size(program, buffer->store);
+}
+
 /* Bytes of a sample and of the whole, whatever the layout. */
 static tw_status measure(const tw_program *program, twi_buffer *buffer) {
     TWI_TRY(twi_shape_check(&buffer->shape, buffer->name));
@@ -10,7 +15,7 @@ static tw_status measure(const tw_program *program, twi_buffer *buffer) {
     if (buffer->store == TWI_BITS)
         buffer->sample_bytes = (size_t)twi_bits_bytes(sample);
     else
-        buffer->sample_bytes = (size_t)sample * twi_program_store_size(program, buffer->store);
+        buffer->sample_bytes = (size_t)sample * element_size(program, buffer);
     return twi_mul_size(&buffer->bytes, buffer->sample_bytes, buffer->batched ? (size_t)buffer->shape.dim[0] : 1,
                         buffer->name);
 }
@@ -24,10 +29,22 @@ tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, 
     }
     twi_buffer *added = &program->buffer[program->buffer_count];
     *added = *buffer;
-    added->alias = added->over = -1;
+    added->alias = added->over = added->twin = -1;
+    if (program->model->store.real_size == sizeof(double)) added->dtype = TWI_DTYPE_DOUBLE;
     TWI_TRY(measure(program, added));
     *index = program->buffer_count++;
     return TW_OK;
+}
+
+tw_status twi_program_set_shape(tw_program *program, int buffer, const twi_shape *shape) {
+    program->buffer[buffer].shape = *shape;
+    return measure(program, &program->buffer[buffer]);
+}
+
+tw_status twi_program_set_dtype(tw_program *program, int buffer, tw_dtype dtype) {
+    program->buffer[buffer].store = TWI_REAL;
+    program->buffer[buffer].dtype = (uint8_t)dtype;
+    return measure(program, &program->buffer[buffer]);
 }
 
 tw_status twi_program_add_step(tw_program *program, const twi_kernel *kernel, const void *attrs, const twi_node *node,
@@ -92,6 +109,7 @@ void twi_program_call(const tw_program *program, const twi_step *step, int64_t s
     call->attrs = step->attrs;
     call->operand_count = step->kernel->operand_count;
     call->first = true;
+    call->tf32 = step->tf32;
     for (int o = 0; o < call->operand_count; o++) {
         if (step->operand[o] < 0) continue;
         const twi_buffer *buffer = &program->buffer[step->operand[o]];
@@ -100,7 +118,7 @@ void twi_program_call(const tw_program *program, const twi_step *step, int64_t s
         memcpy(operand->stride, buffer->stride, sizeof operand->stride);
         operand->store = buffer->store;
         operand->lanes = buffer->lanes;
-        operand->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
+        operand->dtype = buffer->dtype;
         if (samples > 0 && step->kernel->split == TWI_BY_SAMPLE && step->kernel->operand[o].reach == TWI_BATCHED)
             operand->shape.dim[0] = samples;
     }

@@ -152,6 +152,8 @@ static tw_status make_fused(tw_program *program, const match *m, twi_step *fused
     fused->attrs = first->attrs;
     fused->node = first->node;
     fused->label = first->label;
+    fused->dtype = first->dtype;
+    fused->tf32 = first->tf32;
     if (pattern->joined) TWI_TRY(join_attrs(program, first, &program->step[m->step[pattern->joined]], &fused->attrs));
     for (int o = 0; o < TWI_MAX_OPERANDS; o++) fused->operand[o] = TWI_NO_REF;
     for (int o = 0; o < fused->kernel->operand_count; o++) {

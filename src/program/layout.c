@@ -24,7 +24,9 @@ static void lay_out(twi_buffer *buffer) {
 /* A copy between two orders that agree is a view; what is read from outside keeps memory of its own. */
 static bool moves_nothing(const tw_program *program, const twi_step *step) {
     const twi_buffer *from = &program->buffer[step->operand[0]], *to = &program->buffer[step->operand[1]];
-    if (to->source != TWI_SOURCE_ARENA || from->batched != to->batched || from->store != to->store) return false;
+    if (to->source != TWI_SOURCE_ARENA || from->batched != to->batched || from->store != to->store ||
+        from->dtype != to->dtype)
+        return false;
     bool same = twi_shape_equal(&from->shape, &to->shape) && memcmp(from->stride, to->stride, sizeof from->stride) == 0;
     return same ||
            (twi_shape_is_row_major(&from->shape, from->stride) && twi_shape_is_row_major(&to->shape, to->stride));

@@ -69,28 +69,57 @@ void twi_schedule_fill(twi_schedule_attrs *attrs, const tw_optimizer_options *o)
     attrs->factor = o->schedule.factor > 0 ? o->schedule.factor : 0.1;
 }
 
-/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. Without
- * `frozen`, those whose gradient is only read are left out. */
-static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, bool frozen,
-                               twi_update_attrs *attrs) {
+/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. */
+static void fill_segments(const tw_program *program, const twi_flat_list *list) {
     const twi_store *store = &program->model->store;
-    twi_update_segment *segments;
-    TWI_TRY(twi_program_block(program, &segments, (size_t)(store->count + 1) * sizeof *segments, "update segments"));
-    attrs->segment = segments;
+    twi_update_attrs *attrs = list->attrs;
+    twi_update_segment *segments = (twi_update_segment *)attrs->segment;
+    attrs->segment_count = 0;
     for (int v = 0; v < program->model->graph.value_count; v++) {
         const tw_value *value = program->model->graph.value[v];
         if (value->kind != TWI_VALUE_PARAMETER || program->gradient_buffer[v] < 0) continue;
         const twi_parameter *parameter = &store->parameter[value->parameter];
-        if (!parameter->trainable && !frozen) continue;
-        float decay = o && (parameter->decayed || o->decay_all) ? o->weight_decay : 0;
+        if (!parameter->trainable && !list->frozen) continue;
+        float decay = parameter->decayed || list->decay_all ? list->weight_decay : 0;
+        bool half = !list->sums && program->buffer[program->gradient_buffer[v]].source == TWI_SOURCE_HALF_GRADIENT;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
-        if (last && last->end == parameter->offset && last->weight_decay == decay)
+        if (last && last->end == parameter->offset && last->weight_decay == decay && last->half == half)
             last->end = end;
         else
-            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, decay};
+            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, decay, half};
     }
+}
+
+static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, bool frozen,
+                               twi_update_attrs *attrs) {
+    twi_update_segment *segments;
+    twi_flat_list *list;
+    const size_t most = (size_t)program->model->store.count + 1;
+    TWI_TRY(twi_program_block(program, &segments, most * sizeof *segments, "update segments"));
+    TWI_TRY(twi_program_block(program, &list, sizeof *list, "update segments"));
+    *list = (twi_flat_list){
+        .next = program->flat_lists, .attrs = attrs, .frozen = frozen, .sums = program->accumulate && !frozen};
+    if (o) {
+        list->weight_decay = o->weight_decay;
+        list->decay_all = o->decay_all;
+    }
+    attrs->segment = segments;
+    program->flat_lists = list;
+    fill_segments(program, list);
     return TW_OK;
+}
+
+static twi_shape shape_of_blocks(const tw_program *program) {
+    return (twi_shape){1, {program->guard.blocks ? program->guard.blocks : 1}};
+}
+
+tw_status twi_lower_segments_again(tw_program *program) {
+    for (const twi_flat_list *list = program->flat_lists; list; list = list->next) fill_segments(program, list);
+    if (!program->guarded) return TW_OK;
+    program->guard.blocks = twi_update_blocks(program->guarded);
+    const twi_shape shape = shape_of_blocks(program);
+    return twi_program_set_shape(program, program->guard_blocks, &shape);
 }
 
 static tw_status flat_buffer(tw_program *program, const char *name, void *const *field, int *index) {
@@ -113,7 +142,7 @@ static tw_status taken_gradients(tw_program *program, int *index) {
 static tw_status add_sums(tw_program *program) {
     const twi_kernel *sum;
     twi_update_attrs *attrs;
-    int operands[2];
+    int operands[TWI_MAX_OPERANDS] = {0, 0, TWI_NO_REF}; /* halves: the precision pass */
     TWI_TRY(twi_program_kernel(program, "accumulate.gradients", &sum));
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "gradient sums"));
     TWI_TRY(make_segments(program, NULL, true, attrs));
@@ -125,7 +154,7 @@ static tw_status add_sums(tw_program *program) {
 tw_status twi_lower_gradients(tw_program *program) {
     const twi_kernel *measure, *decide;
     twi_update_attrs *attrs;
-    int operands[2];
+    int operands[TWI_MAX_OPERANDS] = {0, 0, TWI_NO_REF}; /* halves: the precision pass */
     if (program->accumulate) TWI_TRY(add_sums(program));
     TWI_TRY(twi_program_kernel(program, "guard.measure", &measure));
     TWI_TRY(twi_program_kernel(program, "guard.decide", &decide));
@@ -134,12 +163,11 @@ tw_status twi_lower_gradients(tw_program *program) {
     program->guarded = attrs;
     program->guard.blocks = twi_update_blocks(attrs);
     TWI_TRY(taken_gradients(program, &operands[0]));
-    const twi_buffer blocks = {.name = "blocks of gradients",
-                               .store = TWI_ACC,
-                               .parameter = -1,
-                               .shape = {1, {program->guard.blocks ? program->guard.blocks : 1}}};
+    const twi_buffer blocks = {
+        .name = "blocks of gradients", .store = TWI_ACC, .parameter = -1, .shape = shape_of_blocks(program)};
     TWI_TRY(twi_program_add_buffer(program, &blocks, &operands[1]));
     TWI_TRY(twi_program_add_step(program, measure, attrs, NULL, "gradients", TWI_PART_COMMIT, operands));
+    program->guard_blocks = operands[1];
     return twi_program_add_step(program, decide, &program->guard, NULL, "gradients", TWI_PART_COMMIT, &operands[1]);
 }
 
@@ -173,7 +201,8 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     TWI_TRY(twi_program_kernel(program, "schedule.learning_rate", &rate));
     TWI_TRY(twi_program_kernel(program, kernels[options->kind], &step));
     TWI_TRY(twi_program_kernel(program, "commit.advance", &advance));
-    int operands[TWI_MAX_OPERANDS] = {-1, -1, -1, -1};
+    int operands[TWI_MAX_OPERANDS];
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) operands[o] = TWI_NO_REF;
     TWI_TRY(flat_buffer(program, "parameters", &store->weights, &operands[0]));
     TWI_TRY(taken_gradients(program, &operands[1]));
     static const char *const moment_names[] = {"moment 1", "moment 2"};

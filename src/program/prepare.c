@@ -8,6 +8,10 @@
 static void *fixed_address(const tw_program *program, const twi_buffer *buffer) {
     const twi_store *store = &program->model->store;
     if (buffer->source == TWI_SOURCE_FLAT) return *buffer->flat;
+    if (buffer->source == TWI_SOURCE_HALF_VALUES)
+        return twi_store_half_at(store, store->half_weights[buffer->dtype], buffer->parameter);
+    if (buffer->source == TWI_SOURCE_HALF_GRADIENT)
+        return twi_store_half_at(store, store->half_gradients[buffer->dtype], buffer->parameter);
     void *array = buffer->source == TWI_SOURCE_GRADIENT ? store->gradients
                   : buffer->source == TWI_SOURCE_SHADOW ? store->shadows
                                                         : twi_store_values(store, buffer->parameter);
@@ -21,7 +25,7 @@ static void plan_buffer(const tw_program *program, const twi_buffer *buffer, con
     memcpy(out->stride, buffer->stride, sizeof out->stride);
     out->store = buffer->store;
     out->lanes = buffer->lanes;
-    out->dtype = program->model->store.real_size == sizeof(float) ? TW_F32 : TWI_DTYPE_DOUBLE;
+    out->dtype = buffer->dtype;
     out->batched = buffer->batched;
     out->bytes = buffer->bytes;
     out->sample_bytes = buffer->sample_bytes;
@@ -41,6 +45,7 @@ static void plan_step(const twi_step *step, twi_step_plan *out) {
     out->stream = twi_hash_text(step->label);
     out->node = step->node ? step->node->id : -1;
     for (int o = 0; o < TWI_MAX_OPERANDS; o++) out->buffer[o] = step->operand[o];
+    out->tf32 = step->tf32;
     out->segment = step->segment;
     out->choice = step->choice;
     out->shared_offset = step->shared_offset;

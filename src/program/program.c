@@ -12,17 +12,9 @@ static tw_status check_value(const tw_model *model, const tw_value *value, const
     return TW_OK;
 }
 
-/* What programs do not do yet. */
-static tw_status check_unsupported(const tw_program_options *options) {
-    if (options->precision != TW_PRECISION_F32 || options->precision_rule_count)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_program_create: programs compute in f32 only");
-    return TW_OK;
-}
-
 static tw_status check_options(const tw_model *model, int64_t batch, const tw_program_options *options) {
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "tw_program_create: build the model first (tw_model_build)");
     TWI_TRY(twi_graph_status(&model->graph));
-    TWI_TRY(check_unsupported(options));
     if ((unsigned)options->recompute > TW_RECOMPUTE_BLOCKS)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: recompute is %d, none of TW_RECOMPUTE_...",
                         (int)options->recompute);
@@ -110,7 +102,9 @@ static tw_status get_staging(tw_program *program) {
         for (int k = 0; k < 2; k++) {
             if (kept[k] < 0) continue;
             const bool readable = always[k] || program->buffer[twi_program_root(program, kept[k])].pinned;
-            if (readable && program->buffer[kept[k]].bytes > bytes) bytes = program->buffer[kept[k]].bytes;
+            size_t wanted = program->buffer[kept[k]].bytes;
+            if (twi_is_half(program->buffer[kept[k]].dtype)) wanted *= 2; /* fed or summed as f32 */
+            if (readable && wanted > bytes) bytes = wanted;
         }
     }
     return twi_get(twi_program_context(program)->memory, &program->staging, bytes, 1, "staging");
@@ -123,6 +117,7 @@ static tw_status record(tw_program *program, tw_pass pass) {
 static tw_status compile(tw_program *program, const tw_program_options *options) {
     TWI_TRY(twi_pass_lower(program, options));
     TWI_TRY(record(program, TW_PASS_LOWER));
+    TWI_TRY(twi_pass_precision(program, options));
     TWI_TRY(twi_pass_layout(program));
     TWI_TRY(record(program, TW_PASS_LAYOUT));
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
@@ -139,6 +134,7 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
     tw_model *model = program->model;
     twi_memory *memory = model->context->memory;
     size_t values = (size_t)model->graph.value_count;
+    TWI_TRY(twi_precision_resolve(program, options));
     program->value_count = model->graph.value_count;
     TWI_TRY(twi_get(memory, &program->value_buffer, values, sizeof *program->value_buffer, "value table"));
     TWI_TRY(twi_get(memory, &program->gradient_buffer, values, sizeof *program->gradient_buffer, "gradient table"));
@@ -237,6 +233,12 @@ static void mix(uint64_t *hash, const void *data, size_t bytes) {
 
 static void mix_text(uint64_t *hash, const char *text) { mix(hash, text, strlen(text) + 1); }
 
+static void mix_operand(uint64_t *hash, const tw_program *program, int buffer) {
+    mix_text(hash, buffer < 0 ? "" : program->buffer[buffer].name);
+    if (buffer >= 0 && twi_is_half(program->buffer[buffer].dtype))
+        mix_text(hash, tw_dtype_name((tw_dtype)program->buffer[buffer].dtype));
+}
+
 /* Gathered here, streamed or fed from outside, the input is the same: that decides nothing. */
 static bool brings_input(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
@@ -256,8 +258,8 @@ uint64_t tw_program_get_plan_hash(const tw_program *program) {
         if (brings_input(program, step) || step->again) continue; /* what is done again has the same bits */
         mix_text(&hash, step->kernel->name);
         mix_text(&hash, step->choice.implementation);
-        for (int o = 0; o < step->kernel->operand_count; o++)
-            mix_text(&hash, step->operand[o] < 0 ? "" : program->buffer[step->operand[o]].name);
+        for (int o = 0; o < step->kernel->operand_count; o++) mix_operand(&hash, program, step->operand[o]);
+        if (step->tf32) mix_text(&hash, "tf32");
         const twi_segment *segment = &program->segment[step->segment];
         const int64_t cut[] = {segment->samples, segment->chunk, segment->groups};
         mix(&hash, cut, sizeof cut);

@@ -1,4 +1,4 @@
-/* A program under construction and finished. Passes in order, one file each: lower, layout, fuse, schedule, lanes, choose,
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fuse, schedule, lanes, choose,
  * memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
  * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
@@ -13,6 +13,8 @@ typedef enum twi_source {
     TWI_SOURCE_VALUES,   /* a parameter's or kept buffer's values */
     TWI_SOURCE_GRADIENT, /* a parameter's gradient */
     TWI_SOURCE_SHADOW,   /* what a kept buffer becomes if the run commits */
+    TWI_SOURCE_HALF_VALUES,   /* a parameter's values in half precision */
+    TWI_SOURCE_HALF_GRADIENT, /* a parameter's gradient, where it is kept in half precision */
     TWI_SOURCE_FLAT      /* a whole flat array of the store: `flat` */
 } twi_source;
 
@@ -20,12 +22,14 @@ typedef struct twi_buffer {
     const char *name; /* borrowed: a value's name or a constant */
     twi_shape shape;
     uint8_t store;  /* twi_store_kind */
+    uint8_t dtype;  /* of real ones: tw_dtype, halves where store is TWI_REAL alone; or TWI_DTYPE_DOUBLE */
     uint8_t source; /* twi_source */
     bool batched;
     size_t bytes, sample_bytes;
     bool row_major;    /* whatever its shape and use */
     bool pinned;       /* fed or read from outside: lives through the whole run */
-    int parameter;     /* VALUES, GRADIENT, SHADOW */
+    int parameter;     /* VALUES, GRADIENT, SHADOW and their halves */
+    int twin;          /* precision pass: the same values in the other type; -1: none yet */
     void *const *flat; /* FLAT: the store's field */
     int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
     /* layout pass */
@@ -48,6 +52,8 @@ typedef struct twi_step {
     const twi_node *node; /* NULL for steps of no node */
     const char *label;
     uint8_t part; /* twi_part */
+    uint8_t dtype; /* what its TWI_REAL operands are stored in: tw_dtype */
+    bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
     bool again;    /* does once more what a forward step did: recompute.c */
     int64_t chunk; /* schedule pass: of its segment, as are the groups; 0: not cut yet */
@@ -82,6 +88,17 @@ typedef struct twi_slots {
     void *memory[TWI_SLOTS];
 } twi_slots;
 
+/* Which elements of the flat arrays a step of commit or update goes over: how its segments were chosen, so that the precision pass can
+ * have them made again. */
+typedef struct twi_flat_list {
+    struct twi_flat_list *next;
+    twi_update_attrs *attrs;
+    float weight_decay;
+    bool decay_all;
+    bool frozen; /* with those whose gradient is only read */
+    bool sums;   /* of a window, which are f32 all */
+} twi_flat_list;
+
 enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
 
 struct tw_program {
@@ -91,9 +108,15 @@ struct tw_program {
     bool train, fuse, record;
     bool accumulate; /* sums gradients over a window of runs */
     bool plan_only;  /* takes no memory of the device, and cannot run */
+    tw_precision precision; /* never AUTO */
+    tw_dtype half;          /* F16 or BF16, where anything is stored so; else F32 */
+    bool half_weights;      /* steps read weights in it */
+    bool half_gradients;    /* steps write weights' gradients in it */
+    twi_flat_list *flat_lists;
     twi_moments moments; /* of its optimizer */
     twi_guard_attrs guard;           /* of its updates, or, without them, of its gradients */
     const twi_update_attrs *guarded; /* the gradients that are looked at */
+    int guard_blocks;                /* buffer of a number a block of them */
     twi_buffer *buffer;
     int buffer_count, buffer_capacity;
     twi_step *step;
@@ -153,6 +176,11 @@ tw_status twi_program_kernel(const tw_program *program, const char *name, const 
 /* Root of a chain of aliases. */
 int twi_program_root(const tw_program *program, int buffer);
 size_t twi_program_store_size(const tw_program *program, uint8_t store);
+/* Gives a buffer another shape, before the layout. */
+tw_status twi_program_set_shape(tw_program *program, int buffer, const twi_shape *shape);
+/* Stores a real buffer in another type. */
+tw_status twi_program_set_dtype(tw_program *program, int buffer, tw_dtype dtype);
+static inline bool twi_is_half(uint8_t dtype) { return dtype == TW_F16 || dtype == TW_BF16; }
 /* The call a step makes on the whole batch, without data; samples > 0 cuts batched operands to that many. */
 void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call);
 /* Samples (axis 0) of a step that runs by sample; 0 if no operand is batched. */
@@ -167,6 +195,10 @@ double twi_program_step_bytes(const tw_program *program, const twi_step *step);
 /* ---- passes ---- */
 
 tw_status twi_pass_lower(tw_program *program, const tw_program_options *options);
+/* Which precision a program has that was asked for one; logs what is not as it was asked for. Errors: ARGUMENT. */
+tw_status twi_precision_resolve(tw_program *program, const tw_program_options *options);
+/* Gives steps and buffers their types; puts casts between. */
+tw_status twi_pass_precision(tw_program *program, const tw_program_options *options);
 tw_status twi_pass_layout(tw_program *program);
 tw_status twi_pass_fuse(tw_program *program);
 /* fuse_swap.c: what is better done in another order, before groups of steps become one. */
@@ -229,6 +261,8 @@ tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
 /* lower_update.c: steps that sum gradients over a window and have the guard look at them, and those of the update. */
 tw_status twi_lower_gradients(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
+/* Makes the segments of all flat steps again, since gradients have moved to the array in half precision. */
+tw_status twi_lower_segments_again(tw_program *program);
 
 /* ---- guard.c ---- */
 
@@ -283,6 +317,8 @@ tw_status twi_program_explain_fault(const tw_program *program, const twi_control
 
 /* tw_program_create. streamed: its inputs will be fed anew before every run, beside those under way where the back end can. */
 tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options, bool streamed);
+/* Bytes of an input as it is fed: as its buffer is stored, but in slots, which hold f32. */
+size_t twi_program_fed_bytes(const tw_program *program, int buffer);
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data);
 /* Raw access for checks: address and description of a value's buffer (place fixed or arena). */

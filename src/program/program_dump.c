@@ -9,6 +9,8 @@ static void add_operand(const tw_program *program, const twi_step *step, int o, 
     char shape[TWI_SHAPE_TEXT];
     twi_text_add(text, " %s%s=%s%s", arrows[rule->access], rule->name, buffer->name,
                  twi_shape_text(&buffer->shape, shape));
+    if (buffer->store == TWI_REAL && twi_is_half(buffer->dtype))
+        twi_text_add(text, ":%s", tw_dtype_name((tw_dtype)buffer->dtype));
     if (pass >= TW_PASS_CHOOSE && buffer->lanes) twi_text_add(text, "x%d", buffer->lanes);
     if (pass < TW_PASS_MEMORY) return;
     const twi_buffer *root = &program->buffer[twi_program_root(program, step->operand[o])];
@@ -25,6 +27,7 @@ static void add_step(const tw_program *program, int index, tw_pass pass, twi_tex
     twi_text_add(text, "%4d %-8s %-34s %-24s %10s %11s", index, parts[step->again ? 4 : step->part], step->kernel->name,
                  step->label, twi_quantity(twi_program_step_bytes(program, step), "B", bytes), flops);
     if (pass >= TW_PASS_CHOOSE) twi_text_add(text, "  %-18s", step->choice.implementation);
+    if (step->tf32) twi_text_add(text, " tf32");
     for (int o = 0; o < step->kernel->operand_count; o++) add_operand(program, step, o, pass, text);
     twi_text_add(text, "\n");
 }
@@ -45,8 +48,10 @@ tw_status twi_program_write_dump(tw_program *program, tw_pass pass) {
     twi_text_init(&text, twi_program_context(program)->memory);
     if (pass == TW_PASS_MEMORY)
         twi_text_add(&text, "plan %016llx\n", (unsigned long long)tw_program_get_plan_hash(program));
-    twi_text_add(&text, "pass %s: batch %lld, %s, %d steps\n", names[pass], (long long)program->batch,
-                 program->train ? "train" : "infer", program->step_count);
+    twi_text_add(&text, "pass %s: batch %lld, %s, ", names[pass], (long long)program->batch,
+                 program->train ? "train" : "infer");
+    if (program->precision != TW_PRECISION_F32) twi_text_add(&text, "%s, ", tw_precision_name(program->precision));
+    twi_text_add(&text, "%d steps\n", program->step_count);
     if (pass == TW_PASS_FUSE)
         twi_text_add(&text, "fusion saves %s a run\n", twi_quantity(program->fused_bytes, "B", arena));
     if (pass == TW_PASS_MEMORY)

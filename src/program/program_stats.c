@@ -115,6 +115,8 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
         program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
     stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
     stats.gradient_bytes = (program->train ? learned : 0) + (program->accumulate ? learned : 0);
+    if (program->half_weights) stats.parameter_bytes += (size_t)store->learned_count * 2;
+    if (program->half_gradients) stats.gradient_bytes += (size_t)store->learned_count * 2;
     stats.state_bytes = (size_t)program->moments.count * learned;
     stats.steps = program->step_count;
     stats.segments = program->segment_count;

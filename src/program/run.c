@@ -84,7 +84,10 @@ static tw_status launch(tw_program *program, int first, int count, bool gradient
     /* What steps advance themselves is left to those under way. */
     const size_t known = model->flights.count ? offsetof(twi_control, update) : sizeof control;
     TWI_TRY(context->backend->copy_in(context, model->store.control, &control, known));
+    if (program->half_weights && gradients) TWI_TRY(twi_store_refresh(&model->store, program->half));
     TWI_TRY(context->backend->run(context, program->prepared, first, count));
+    if (first + count > program->update_segment)
+        twi_store_updated(&model->store, program->half_weights ? program->half : TW_F32);
     flight->program = program;
     flight->gradients = gradients;
     flight->attempt = control.attempt;

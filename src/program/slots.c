@@ -23,14 +23,14 @@ tw_status twi_lower_take(tw_program *program, const tw_value *value) {
     static const char *const names[TWI_SLOTS] = {"slot 0", "slot 1"};
     tw_context *context = twi_program_context(program);
     const int input = program->value_buffer[value->id];
-    const size_t bytes = program->buffer[input].bytes;
+    const size_t bytes = twi_program_fed_bytes(program, input);
     int operands[TWI_SLOTS + 1] = {[TWI_SLOTS] = input};
     const twi_kernel *take;
     for (int i = 0; i < TWI_SLOTS; i++) {
         void **memory = &program->slots[value->id].memory[i];
         const twi_buffer slot = {.name = names[i],
                                  .shape = program->buffer[input].shape,
-                                 .store = value->store,
+                                 .store = value->store == TWI_REAL ? TWI_F32 : value->store, /* as loaders make them */
                                  .source = TWI_SOURCE_FLAT,
                                  .flat = memory,
                                  .batched = true,

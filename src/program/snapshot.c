@@ -57,7 +57,7 @@ tw_status twi_snapshot_take(twi_store *store, twi_moments moments) {
 tw_status twi_snapshot_return(twi_store *store, twi_moments moments) {
     twi_snapshot_mark *at = &store->snapshot.at;
     TWI_TRY(copy_all(store, moments, true));
-    store->version++;
+    twi_store_written(store);
     store->updates = at->updates;
     store->learning_rate = at->learning_rate;
     store->guard.scale = at->scale;

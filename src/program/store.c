@@ -28,7 +28,11 @@ void twi_store_drop(twi_store *store) {
                              &store->snapshot.buffers,
                              &store->snapshot.moment[0],
                              &store->snapshot.moment[1],
-                             &store->snapshot.moment[2]};
+                             &store->snapshot.moment[2],
+                             &store->half_weights[TW_F16],
+                             &store->half_weights[TW_BF16],
+                             &store->half_gradients[TW_F16],
+                             &store->half_gradients[TW_BF16]};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         store->context->backend->put(store->context, *arrays[i]);
         *arrays[i] = NULL;
@@ -113,6 +117,10 @@ void *twi_store_at(const twi_store *store, void *array, int index) {
     return (char *)array + (size_t)store->parameter[index].offset * store->real_size;
 }
 
+void *twi_store_half_at(const twi_store *store, void *array, int index) {
+    return (char *)array + (size_t)store->parameter[index].offset * 2;
+}
+
 void *twi_store_values(const twi_store *store, int index) {
     return store->parameter[index].learned ? store->weights : store->buffers;
 }
@@ -161,7 +169,7 @@ tw_status twi_store_read(const twi_store *store, const void *array, int index, f
 tw_status twi_store_write_through(twi_store *store, void *array, int index, const float *values, void *scratch) {
     const twi_shape *shape = &store->parameter[index].shape;
     each_element(shape, scratch, store->real_size, (float *)values, element_in);
-    store->version++;
+    twi_store_written(store);
     return store->context->backend->copy_in(store->context, twi_store_at(store, array, index), scratch,
                                             (size_t)twi_shape_count(shape) * store->real_size);
 }
@@ -253,6 +261,41 @@ tw_status twi_store_need_gradients(twi_store *store) {
 tw_status twi_store_need_gradient_sums(twi_store *store) {
     return store->gradient_sums ? TW_OK
                                 : get_array(store, &store->gradient_sums, store->learned_count, "gradient sums");
+}
+
+static tw_status need_half(twi_store *store, void **array, const char *what) {
+    size_t bytes;
+    if (*array) return TW_OK;
+    TWI_TRY(twi_mul_size(&bytes, (size_t)store->learned_count, 2, what));
+    return store->context->backend->get(store->context, array, bytes ? bytes : 1, what);
+}
+
+tw_status twi_store_need_half_weights(twi_store *store, tw_dtype half) {
+    if (store->half_weights[half]) return TW_OK;
+    store->half_stale[half] = true;
+    return need_half(store, &store->half_weights[half], "parameters in half precision");
+}
+
+tw_status twi_store_need_half_gradients(twi_store *store, tw_dtype half) {
+    return need_half(store, &store->half_gradients[half], "gradients in half precision");
+}
+
+void twi_store_updated(twi_store *store, tw_dtype half) {
+    for (int h = TW_F16; h < TWI_HALVES; h++)
+        if (h != (int)half) store->half_stale[h] = true;
+}
+
+void twi_store_written(twi_store *store) {
+    store->version++;
+    twi_store_updated(store, TW_F32);
+}
+
+tw_status twi_store_refresh(twi_store *store, tw_dtype half) {
+    if (!store->half_stale[half]) return TW_OK;
+    TWI_TRY(store->context->backend->narrow(store->context, store->half_weights[half], half, store->weights,
+                                            store->learned_count));
+    store->half_stale[half] = false;
+    return TW_OK;
 }
 
 tw_status twi_store_need_moments(twi_store *store, twi_moments moments) {

@@ -11,6 +11,9 @@
 /* What optimizers keep of every learned parameter. No two kinds share one: the same numbers would mean different things. */
 enum { TWI_MOMENTS = 3 };
 
+/* Room for arrays by dtype, of which F16 and BF16 are used. */
+enum { TWI_HALVES = TW_BF16 + 1 };
+
 /* Some of them, in a row. */
 typedef struct twi_moments {
     int first, count;
@@ -60,6 +63,10 @@ typedef struct twi_store {
     int64_t learned_count, buffer_count;             /* elements, padding included */
     void *weights, *gradients, *moment[TWI_MOMENTS]; /* learned; gradients and moments only once a program asks */
     void *gradient_sums; /* over a window of batches; only once an accumulating program asks */
+    /* The same elements in f16 and in bf16, by dtype, once a program asks: weights rounded from `weights`, stale where those were changed
+     * since without them; and gradients that are written so, which are not in `gradients`. */
+    void *half_weights[TWI_HALVES], *half_gradients[TWI_HALVES];
+    bool half_stale[TWI_HALVES];
     void *buffers, *shadows;
     twi_control *control; /* device memory */
     uint64_t version;     /* changes with every write and update */
@@ -84,6 +91,14 @@ tw_status twi_store_add_alias(twi_store *store, const char *name, int index);
 tw_status twi_store_build(twi_store *store, uint64_t seed);
 tw_status twi_store_need_gradients(twi_store *store);
 tw_status twi_store_need_gradient_sums(twi_store *store);
+tw_status twi_store_need_half_weights(twi_store *store, tw_dtype half);
+tw_status twi_store_need_half_gradients(twi_store *store, tw_dtype half);
+/* Notes that weights were written: `version`, and that their copies are stale. */
+void twi_store_written(twi_store *store);
+/* Notes that an update was asked for, which writes the copy in `half` too (F32: none). */
+void twi_store_updated(twi_store *store, tw_dtype half);
+/* Rounds the weights to `half` again if they were changed without. */
+tw_status twi_store_refresh(twi_store *store, tw_dtype half);
 tw_status twi_store_need_moments(twi_store *store, twi_moments moments);
 /* The parameter of that name, which may be an alias; -1 if there is none. */
 int twi_store_find(const twi_store *store, const char *name);
@@ -93,6 +108,8 @@ void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]);
 const char *twi_store_name_at(const twi_store *store, int64_t element);
 /* Address of a parameter's part of `array` (weights, gradients, moments for learned ones; buffers, shadows for the others). */
 void *twi_store_at(const twi_store *store, void *array, int index);
+/* The same in an array of halves. */
+void *twi_store_half_at(const twi_store *store, void *array, int index);
 /* f32 in logical order <-> a parameter's part of an array. */
 tw_status twi_store_read(const twi_store *store, const void *array, int index, float *values);
 tw_status twi_store_write(twi_store *store, void *array, int index, const float *values);

@@ -17,10 +17,10 @@ static tw_status check_ran(const tw_program *program, const char *function) {
 typedef struct walk {
     const twi_buffer *buffer;
     const char *host_in; /* feeding */
-    tw_dtype dtype;
-    void *host_out; /* reading */
-    void *memory;   /* the device's, or what goes there or came from there */
-    size_t real_size;
+    tw_dtype dtype;      /* there */
+    uint8_t stored;      /* in memory, of a real buffer: tw_dtype or TWI_DTYPE_DOUBLE */
+    void *host_out;      /* reading */
+    void *memory;        /* the device's, or what goes there or came from there */
 } walk;
 
 static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_ACC; }
@@ -28,7 +28,7 @@ static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_AC
 /* Feeds `count` elements from logical position i on to memory position `at`, `step` apart. */
 static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
     const char *from = w->host_in + (size_t)i * tw_dtype_size(w->dtype);
-    if (w->dtype == TW_F32 && w->real_size == sizeof(float)) {
+    if (w->dtype == TW_F32 && w->stored == TW_F32) {
         for (int64_t k = 0; k < count; k++) ((float *)w->memory)[at + k * step] = ((const float *)from)[k];
         return;
     }
@@ -39,8 +39,10 @@ static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t
             continue;
         }
         twi_convert(&value, TW_F32, from, w->dtype, 1);
-        if (w->real_size == sizeof(double))
+        if (w->stored == TWI_DTYPE_DOUBLE)
             ((double *)w->memory)[at + k * step] = value;
+        else if (twi_is_half(w->stored))
+            ((uint16_t *)w->memory)[at + k * step] = twi_half_from_f32((tw_dtype)w->stored, value);
         else
             ((float *)w->memory)[at + k * step] = value;
     }
@@ -50,8 +52,10 @@ static void read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t
     for (int64_t k = 0; k < count; k++, at += step) {
         if (!is_real(w->buffer->store))
             ((int32_t *)w->host_out)[i + k] = ((const int32_t *)w->memory)[at];
-        else if (w->real_size == sizeof(double))
+        else if (w->stored == TWI_DTYPE_DOUBLE)
             ((float *)w->host_out)[i + k] = (float)((const double *)w->memory)[at];
+        else if (twi_is_half(w->stored))
+            ((float *)w->host_out)[i + k] = twi_half_to_f32((tw_dtype)w->stored, ((const uint16_t *)w->memory)[at]);
         else
             ((float *)w->host_out)[i + k] = ((const float *)w->memory)[at];
     }
@@ -104,11 +108,21 @@ static tw_status check_labels(const tw_value *value, const int64_t *labels, int6
     return TW_OK;
 }
 
+size_t twi_program_fed_bytes(const tw_program *program, int buffer) {
+    const twi_buffer *input = &program->buffer[buffer];
+    return program->slots && twi_is_half(input->dtype) ? input->bytes * 2 : input->bytes;
+}
+
+/* What an input is stored as where it is fed to. */
+static uint8_t fed_dtype(const tw_program *program, const twi_buffer *input) {
+    return program->slots && twi_is_half(input->dtype) ? TW_F32 : input->dtype;
+}
+
 /* To where the next run finds an input: its buffer, or the slot that the run takes. */
 static tw_status bring_in(tw_program *program, const tw_value *value, const void *data) {
     tw_context *context = twi_program_context(program);
     const int buffer = program->value_buffer[value->id], turn = program->turn;
-    const size_t bytes = program->buffer[buffer].bytes;
+    const size_t bytes = twi_program_fed_bytes(program, buffer);
     return program->slots
                ? context->backend->stream_in(context, program->slots[value->id].memory[turn], turn, data, bytes)
                : context->backend->copy_in(context, twi_program_address(program, buffer), data, bytes);
@@ -134,9 +148,9 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     twi_program_take_arena(program);
     program->fed[value->id] = true;
-    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .real_size = program->model->store.real_size};
+    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .stored = fed_dtype(program, buffer)};
     bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
-                ((dtype == TW_F32 && w.real_size == sizeof(float)) || (dtype == TW_I32 && buffer->store == TWI_I32));
+                (is_real(buffer->store) ? (uint8_t)dtype == w.stored : dtype == TW_I32);
     if (same) return bring_in(program, value, data);
     w.memory = program->staging ? program->staging : twi_program_address(program, (int)(buffer - program->buffer));
     each_row(&w, feed_row);
@@ -147,24 +161,36 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
     TWI_TRY(twi_program_check_runs(program, "feed"));
     twi_program_take_arena(program);
     program->fed[value->id] = true;
-    return program->value_buffer[value->id] < 0 ? TW_OK : bring_in(program, value, data);
+    const int index = program->value_buffer[value->id];
+    if (index < 0) return TW_OK;
+    const twi_buffer *buffer = &program->buffer[index];
+    if (!is_real(buffer->store) || fed_dtype(program, buffer) == TW_F32) return bring_in(program, value, data);
+    void *memory = program->staging ? program->staging : twi_program_address(program, index);
+    twi_convert(memory, (tw_dtype)buffer->dtype, data, TW_F32, twi_shape_count(&buffer->shape));
+    return program->staging ? bring_in(program, value, memory) : TW_OK;
 }
 
 /* A parameter's gradient is what the update takes: the sum over the window, where there is one. */
+static bool is_summed(const tw_program *program, const twi_buffer *buffer) {
+    return program->accumulate && (buffer->source == TWI_SOURCE_GRADIENT || buffer->source == TWI_SOURCE_HALF_GRADIENT);
+}
+
 static void *address_to_read(const tw_program *program, const twi_buffer *buffer) {
-    if (program->accumulate && buffer->source == TWI_SOURCE_GRADIENT)
+    if (is_summed(program, buffer))
         return twi_store_at(&program->model->store, program->model->store.gradient_sums, buffer->parameter);
     return twi_program_address(program, (int)(buffer - program->buffer));
 }
 
 static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
     void *device = address_to_read(program, buffer);
-    walk w = {.buffer = buffer, .host_out = values, .real_size = program->model->store.real_size};
-    bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
-                (!is_real(buffer->store) || w.real_size == sizeof(float));
+    const bool widened = twi_is_half(buffer->dtype) && is_summed(program, buffer);
+    const size_t bytes = widened ? buffer->bytes * 2 : buffer->bytes;
+    walk w = {.buffer = buffer, .host_out = values, .stored = widened ? TW_F32 : buffer->dtype};
+    bool same =
+        twi_shape_is_row_major(&buffer->shape, buffer->stride) && (!is_real(buffer->store) || w.stored == TW_F32);
     tw_context *context = twi_program_context(program);
-    if (same) return context->backend->copy_out(context, values, device, buffer->bytes);
-    if (program->staging) TWI_TRY(context->backend->copy_out(context, program->staging, device, buffer->bytes));
+    if (same) return context->backend->copy_out(context, values, device, bytes);
+    if (program->staging) TWI_TRY(context->backend->copy_out(context, program->staging, device, bytes));
     w.memory = program->staging ? program->staging : device;
     each_row(&w, read_row);
     return TW_OK;

@@ -26,7 +26,8 @@ typedef struct settings {
 } settings;
 
 /* clang-format off */
-#define SETTING(key, kind, field) {key, &twi_field_##kind, offsetof(settings, field)}
+#define SETTING(name, type, field) {.key = name, .kind = &twi_field_##type, .offset = offsetof(settings, field)}
+#define LATER(name, type, field, text) {.key = name, .kind = &twi_field_##type, .offset = offsetof(settings, field), .preset = text}
 static const twi_field setting_fields[] = {
     SETTING("model.seed", uint64, model_seed),
     SETTING("seed", uint64, options.seed),
@@ -65,7 +66,9 @@ static const twi_field setting_fields[] = {
     SETTING("schedule.every", int64, options.optimizer.schedule.every),
     SETTING("schedule.factor", double, options.optimizer.schedule.factor),
     SETTING("schedule.minimum", double, options.optimizer.schedule.minimum),
-    {NULL, NULL, 0},
+    LATER("precision", precision, options.precision, "f32"),
+    LATER("precision_rules", rules, options, "0:"),
+    {.key = NULL},
 };
 
 /* What it takes over. */
@@ -79,7 +82,7 @@ typedef struct state {
     twi_snapshot_mark snapshot;
 } state;
 
-#define STATE(key, kind, field) {key, &twi_field_##kind, offsetof(state, field)}
+#define STATE(name, type, field) {.key = name, .kind = &twi_field_##type, .offset = offsetof(state, field)}
 static const twi_field state_fields[] = {
     STATE("attempts", uint64, attempts),
     STATE("updates", uint64, updates),
@@ -109,11 +112,11 @@ static const twi_field state_fields[] = {
     STATE("schedule.updates", int64, position.origin.schedule),
     STATE("plan", uint64, position.origin.plan),
     STATE("exact", bool, position.exact),
-    {NULL, NULL, 0},
+    {.key = NULL},
 };
 
 /* What the next fit must find alike. */
-#define ORIGIN(key, kind, field) {key, &twi_field_##kind, offsetof(twi_origin, field)}
+#define ORIGIN(name, type, field) {.key = name, .kind = &twi_field_##type, .offset = offsetof(twi_origin, field)}
 static const twi_field origin_fields[] = {
     ORIGIN("data.samples", int64, samples),
     ORIGIN("data.channels", int, channels),
@@ -122,16 +125,16 @@ static const twi_field origin_fields[] = {
     ORIGIN("data.classes", int, classes),
     ORIGIN("data.hash", uint64, data),
     ORIGIN("trainable", int, trainable),
-    {NULL, NULL, 0},
+    {.key = NULL},
 };
 
 /* A row of the history is its numbers with blanks between, and a semicolon behind the last. */
-#define ROW(kind, field) {#field, &twi_field_##kind, offsetof(tw_history_row, field)}
+#define ROW(type, field) {.key = #field, .kind = &twi_field_##type, .offset = offsetof(tw_history_row, field)}
 static const twi_field row_fields[] = {
     ROW(int, epoch), ROW(double, learning_rate), ROW(double, seconds), ROW(double, images_per_second),
     ROW(double, train.loss), ROW(double, train.top1), ROW(double, train.top5), ROW(int64, train.samples),
     ROW(double, test.loss), ROW(double, test.top1), ROW(double, test.top5), ROW(int64, test.samples),
-    {NULL, NULL, 0},
+    {.key = NULL},
 };
 /* clang-format on */
 

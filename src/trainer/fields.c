@@ -1,8 +1,8 @@
 /* Printing, parsing and comparing by tables of fields. */
 #include "fields.h"
 #include "data/sampler.h"
-#include <talweg/optim.h>
-#include <talweg/precision.h>
+#include "base/philox.h"
+#include <talweg/trainer.h>
 
 #include <ctype.h>
 #include <errno.h>
@@ -79,6 +79,25 @@ static void print_optimizer(const void *value, char text[TWI_FIELD_TEXT]) {
     snprintf(text, TWI_FIELD_TEXT, "%s", names[*(const tw_optimizer_kind *)value]);
 }
 
+static void print_precision(const void *value, char text[TWI_FIELD_TEXT]) {
+    snprintf(text, TWI_FIELD_TEXT, "%s", tw_precision_name(*(const tw_precision *)value));
+}
+
+/* "2: conv1=f32 fc=tf32", and a hash, since the text may be cut. */
+static void print_rules(const void *value, char text[TWI_FIELD_TEXT]) {
+    const tw_trainer_options *o = value;
+    uint64_t hash = 0;
+    int length = snprintf(text, TWI_FIELD_TEXT, "%d:", o->precision_rule_count);
+    for (int i = 0; i < o->precision_rule_count; i++) {
+        const tw_precision_rule *rule = &o->precision_rules[i];
+        hash = (hash ^ twi_hash_text(rule->layer)) * 31 + (uint64_t)rule->precision;
+        if (length < TWI_FIELD_TEXT / 2)
+            length += snprintf(text + length, (size_t)(TWI_FIELD_TEXT - length), " %.64s=%s", rule->layer,
+                               tw_precision_name(rule->precision));
+    }
+    if (hash) snprintf(text + length, (size_t)(TWI_FIELD_TEXT - length), " (%016llx)", (unsigned long long)hash);
+}
+
 static void print_schedule(const void *value, char text[TWI_FIELD_TEXT]) {
     static const char *const names[] = {
         [TW_SCHEDULE_CONSTANT] = "constant", [TW_SCHEDULE_STEP] = "step", [TW_SCHEDULE_COSINE] = "cosine"};
@@ -117,6 +136,7 @@ static const char *parse_normalization(const char *text, void *value) {
 const twi_field_kind twi_field_int = {print_int, parse_int}, twi_field_int64 = {print_int64, parse_int64},
                      twi_field_uint64 = {print_uint64, parse_uint64}, twi_field_bool = {print_bool, parse_bool},
                      twi_field_float = {print_float, NULL}, twi_field_double = {print_double, parse_double},
+                     twi_field_precision = {print_precision, NULL}, twi_field_rules = {print_rules, NULL},
                      twi_field_optimizer = {print_optimizer, NULL}, twi_field_schedule = {print_schedule, NULL},
                      twi_field_non_finite = {print_non_finite, NULL},
                      twi_field_normalization = {print_normalization, parse_normalization};
@@ -137,6 +157,7 @@ void twi_fields_print(const twi_field *fields, const void *values, twi_text *tex
 static tw_status text_of(const twi_field *field, twi_field_find find, const void *source, const char *where,
                          const char **text) {
     *text = find(source, field->key);
+    if (!*text) *text = field->preset;
     return *text ? TW_OK : TWI_FAIL(TW_ERROR_FORMAT, "%s: its metadata do not hold '%s'", where, field->key);
 }
 

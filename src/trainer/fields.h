@@ -14,12 +14,14 @@ typedef struct twi_field_kind {
 } twi_field_kind;
 
 extern const twi_field_kind twi_field_int, twi_field_int64, twi_field_uint64, twi_field_bool, twi_field_float,
-    twi_field_double, twi_field_optimizer, twi_field_schedule, twi_field_non_finite, twi_field_normalization;
+    twi_field_double, twi_field_precision, twi_field_rules /* of tw_trainer_options */, twi_field_optimizer, twi_field_schedule,
+    twi_field_non_finite, twi_field_normalization;
 
 typedef struct twi_field {
     const char *key; /* NULL ends a table */
     const twi_field_kind *kind;
     size_t offset; /* in the struct */
+    const char *preset; /* what files say that do not have the key yet; NULL: all have it */
 } twi_field;
 
 /* Where texts are: of a file's key, or NULL. */

@@ -44,6 +44,9 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
     options.memory_limit = trainer->limit;
     options.plan_only = plan_only;
     options.source = source;
+    options.precision = trainer->options.precision;
+    options.precision_rules = trainer->options.precision_rules;
+    options.precision_rule_count = trainer->options.precision_rule_count;
     return twi_program_create(out, trainer->model, batch, &options, !source);
 }
 

@@ -107,6 +107,24 @@ static tw_status extend_graph(tw_trainer *trainer) {
 
 /* ---- the object ---- */
 
+/* The options' rules in one block, names behind them. */
+static tw_status copy_rules(tw_trainer *trainer) {
+    tw_trainer_options *o = &trainer->options;
+    size_t bytes = (size_t)o->precision_rule_count * sizeof *trainer->rules;
+    if (!o->precision_rule_count) return TW_OK;
+    for (int i = 0; i < o->precision_rule_count; i++) bytes += strlen(o->precision_rules[i].layer) + 1;
+    TWI_TRY(twi_get(trainer->memory, &trainer->rules, 1, bytes, "precision rules"));
+    char *name = (char *)(trainer->rules + o->precision_rule_count);
+    for (int i = 0; i < o->precision_rule_count; i++) {
+        const size_t length = strlen(o->precision_rules[i].layer) + 1;
+        memcpy(name, o->precision_rules[i].layer, length);
+        trainer->rules[i] = (tw_precision_rule){name, o->precision_rules[i].precision};
+        name += length;
+    }
+    o->precision_rules = trainer->rules;
+    return TW_OK;
+}
+
 tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_options *options) {
     if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: out is NULL");
     *out = NULL;
@@ -131,8 +149,10 @@ tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_
     trainer->parts = 1;
     atomic_init(&trainer->stop, false);
     tw_status status = chosen.checkpoint ? twi_get_text(memory, &trainer->checkpoint, chosen.checkpoint) : TW_OK;
+    if (status == TW_OK) status = copy_rules(trainer);
     if (status == TW_OK) status = extend_graph(trainer);
     if (status) {
+        twi_put(memory, trainer->rules);
         twi_put(memory, trainer->checkpoint);
         twi_put(memory, trainer);
         return status;
@@ -147,6 +167,7 @@ void tw_trainer_destroy(tw_trainer *trainer) {
     twi_put(trainer->memory, trainer->results);
     twi_put(trainer->memory, trainer->history);
     twi_put(trainer->memory, trainer->checkpoint);
+    twi_put(trainer->memory, trainer->rules);
     twi_put(trainer->memory, trainer);
 }
 

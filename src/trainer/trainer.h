@@ -79,6 +79,7 @@ struct tw_trainer {
     int parts;               /* that a batch is run in, each as a batch of its own in one window */
     size_t limit;            /* bytes of the device that the model's programs may take; 0: none */
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
+    tw_precision_rule *rules; /* the options', copied, with their names behind them */
     bool fitting;
     atomic_bool stop; /* written by signal handlers and other threads */
 };

@@ -28,10 +28,19 @@ static tw_status check_optimizer(const tw_trainer_options *o) {
     return TW_OK;
 }
 
-/* What fit does not do yet. */
-static tw_status check_unsupported(const tw_trainer_options *o) {
-    if (o->precision != TW_PRECISION_F32 || o->precision_rule_count)
-        return TWI_FAIL(TW_ERROR_UNSUPPORTED, "tw_trainer_create: training is in f32 only");
+/* Which layers there are, the programs know. */
+static tw_status check_precision(const tw_trainer_options *o) {
+    if (o->precision < TW_PRECISION_F32 || o->precision > TW_PRECISION_AUTO)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: precision %d is none of TW_PRECISION_...",
+                        (int)o->precision);
+    if (o->precision_rule_count < 0 || (o->precision_rule_count && !o->precision_rules))
+        return TWI_FAIL(
+            TW_ERROR_ARGUMENT,
+            "tw_trainer_create: precision_rules are counted (%d), but the list is NULL or the count negative",
+            o->precision_rule_count);
+    for (int i = 0; i < o->precision_rule_count; i++)
+        if (!o->precision_rules[i].layer)
+            return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: precision_rules[%d] names no layer", i);
     return TW_OK;
 }
 
@@ -46,7 +55,7 @@ static tw_status check_guard(const tw_trainer_options *o) {
 }
 
 static tw_status check_options(const tw_trainer_options *o) {
-    TWI_TRY(check_unsupported(o));
+    TWI_TRY(check_precision(o));
     if ((unsigned)o->recompute > TW_RECOMPUTE_BLOCKS)
         return refuse_count("recompute", (int64_t)o->recompute, "one of TW_RECOMPUTE_...");
     if ((unsigned)o->on_out_of_memory > TW_OUT_OF_MEMORY_FIT)

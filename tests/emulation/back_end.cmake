@@ -33,13 +33,15 @@ function(talweg_add_emulated_test name)
 endfunction()
 foreach(name IN ITEMS test_ops test_program_runs test_program test_tied_layers test_user_op test_weights_file test_update_cases
         test_numeric_cases test_pool_values test_cuda_finding test_device_info test_plan_cards test_feed test_history
-        test_initial_values test_windows test_set_too_large test_fit_errors test_gather test_plan test_gelu)
+        test_initial_values test_windows test_set_too_large test_fit_errors test_gather test_plan test_gelu
+        test_precision)
     talweg_add_emulated_test(${name})
 endforeach()
 foreach(name IN ITEMS test_guard test_culprit test_recovery)
     talweg_add_emulated_test(${name})
 endforeach()
-foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_trajectories test_accumulate test_lifetime full_mnist_part)
+foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_trajectories test_accumulate test_lifetime full_mnist_part
+        test_trajectories_half test_ops_half test_precision_training)
     talweg_add_emulated_test(${name} full)
 endforeach()
 if(TARGET digits) # after two epochs, as on the CPU

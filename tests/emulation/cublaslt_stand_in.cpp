@@ -160,7 +160,8 @@ struct Problem {
                                   operation.epilogue,
                                   static_cast<uint64_t>(operation.aux_leading),
                                   static_cast<uint64_t>(operation.left),
-                                  static_cast<uint64_t>(operation.right)};
+                                  static_cast<uint64_t>(operation.right),
+                                  static_cast<uint64_t>(operation.compute)};
         uint64_t hash = 14695981039346656037u;
         for (uint64_t word : words) hash = (hash ^ word) * 1099511628211u;
         return hash;
@@ -176,7 +177,9 @@ cublasStatus_t read_problem(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout
     uint64_t m = turned_a ? a->columns : a->rows, k = turned_a ? a->rows : a->columns;
     uint64_t depth = turned_b ? b->columns : b->rows, n = turned_b ? b->rows : b->columns;
     if (k != depth || d->rows != m || d->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
-    if (o->compute != CUBLAS_COMPUTE_32F || o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o->compute != CUBLAS_COMPUTE_32F && o->compute != CUBLAS_COMPUTE_32F_FAST_TF32)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
     const Epilogue *epilogue = find_epilogue(o->epilogue);
     if (!epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -192,13 +195,23 @@ bool aligned(const void *address, size_t bytes) { return reinterpret_cast<uintpt
 struct Factors {
     const Problem &p;
     const void *a, *b;
+    // As TF32, if that is asked for: 10 bits behind the first.
+    float factor(float value) const {
+        if (p.operation.compute != CUBLAS_COMPUTE_32F_FAST_TF32) return value;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        bits = (bits + 0x1000) & ~0x1fffu;
+        memcpy(&value, &bits, sizeof bits);
+        return value;
+    }
     float left(size_t row, size_t k) const {
         size_t leading = static_cast<size_t>(p.left.leading);
-        return load(a, p.left.type, p.operation.left == CUBLAS_OP_T ? row * leading + k : k * leading + row);
+        return factor(load(a, p.left.type, p.operation.left == CUBLAS_OP_T ? row * leading + k : k * leading + row));
     }
     float right(size_t k, size_t column) const {
         size_t leading = static_cast<size_t>(p.right.leading);
-        return load(b, p.right.type, p.operation.right == CUBLAS_OP_T ? k * leading + column : column * leading + k);
+        return factor(
+            load(b, p.right.type, p.operation.right == CUBLAS_OP_T ? k * leading + column : column * leading + k));
     }
 };
 

@@ -103,7 +103,8 @@ void case_graph_open(case_graph *graph, const case_setting *setting, const twi_o
     graph->setting = setting;
     graph->builder = (twi_builder){graph, build_input, build_labels, build_parameter, build_buffer, build_node};
     if (setting->isa) assert_int_equal(setenv("TALWEG_CPU", setting->isa, 1), 0);
-    CASE_DO(tw_context_create(&graph->context, setting->device ? setting->device : "cpu", TW_OPTIONS(context, .threads = setting->threads)));
+    CASE_DO(tw_context_create(&graph->context, setting->device ? setting->device : "cpu",
+                              TW_OPTIONS(context, .threads = setting->threads)));
     graph->context->registry = setting->registry;
     CASE_DO(tw_model_create(&graph->model, graph->context));
     graph->output = op->build_case(&graph->builder, c);
@@ -130,6 +131,7 @@ tw_program *case_graph_compile(const case_graph *graph, bool train, tw_value *co
     CASE_DO(tw_program_create(&program, graph->model, graph->batch,
                               TW_OPTIONS(program, .train = train, .losses = &loss, .loss_count = train,
                                          .outputs = outputs, .output_count = 1 + watched_count, .gradients = gradients,
-                                         .gradient_count = gradient_count, .no_fusion = !graph->setting->fuse)));
+                                         .gradient_count = gradient_count, .no_fusion = !graph->setting->fuse,
+                                         .precision = graph->setting->precision)));
     return program;
 }

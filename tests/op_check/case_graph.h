@@ -14,6 +14,7 @@ typedef struct case_setting {
     int threads;
     bool fuse;
     const char *device; /* NULL: "cpu" */
+    tw_precision precision;
 } case_setting;
 
 enum { CASE_OPERANDS = 16 };

@@ -1,6 +1,7 @@
 /* Reads and writes a program's buffers element by element. Judging the results is left to test_ops.c. */
 #include "case_run.h"
 
+#include "base/half.h"
 #include "program/program.h"
 
 #include <math.h>
@@ -49,7 +50,7 @@ static void place_close(place *p, bool changed) {
 static bool open_buffer(const tw_program *program, int index, place *out) {
     if (index < 0) return false;
     const twi_buffer *buffer = &program->buffer[index];
-    out->layout = (twi_operand){.shape = buffer->shape, .store = buffer->store};
+    out->layout = (twi_operand){.shape = buffer->shape, .store = buffer->store, .dtype = buffer->dtype};
     memcpy(out->layout.stride, buffer->stride, sizeof buffer->stride);
     place_open(out, program, twi_program_address(program, index), buffer->bytes);
     return true;
@@ -86,6 +87,8 @@ static void put(const place *p, int64_t index, double value) {
         ((int32_t *)p->address)[at] = (int32_t)value;
     else if (p->real_size == sizeof(double))
         ((double *)p->address)[at] = value;
+    else if (twi_is_half(p->layout.dtype))
+        ((uint16_t *)p->address)[at] = twi_half_from_f32((tw_dtype)p->layout.dtype, (float)value);
     else
         ((float *)p->address)[at] = (float)value;
 }
@@ -93,6 +96,8 @@ static void put(const place *p, int64_t index, double value) {
 static double take(const place *p, int64_t index) {
     int64_t at = offset_of(p, index);
     if (p->layout.store == TWI_I32) return ((const int32_t *)p->address)[at];
+    if (twi_is_half(p->layout.dtype))
+        return (double)twi_half_to_f32((tw_dtype)p->layout.dtype, ((const uint16_t *)p->address)[at]);
     return p->real_size == sizeof(double) ? ((const double *)p->address)[at] : (double)((const float *)p->address)[at];
 }
 
@@ -149,7 +154,7 @@ void case_load(const case_graph *graph, tw_program *program, const case_data *da
     tw_model *model = graph->model;
     spoil(model->context, model->arena, model->arena_bytes);
     spoil(model->context, model->scratch, model->scratch_bytes);
-    model->store.version++;
+    twi_store_written(&model->store);
     model->arena_user = program; /* its inputs are put there below, past tw_program_write */
     memset(program->fed, true, (size_t)program->value_count * sizeof *program->fed);
     model->arena_turns++;
@@ -167,7 +172,7 @@ void case_set(const case_graph *graph, tw_program *program, int operand, int64_t
         put(&p, index, value);
         place_close(&p, true);
     }
-    graph->model->store.version++;
+    twi_store_written(&graph->model->store);
 }
 
 /* ---- what comes out ---- */

@@ -22,6 +22,7 @@ typedef struct twi_cpu_impl twi_cpu_impl;
 typedef struct twi_cpu_site {
     const twi_cpu_impl *impl;
     const twi_kernel *kernel;
+    const char *name;   /* for dumps; NULL: impl's */
     twi_memory *memory; /* for state */
     struct twi_onednn *onednn; /* the device's, of onednn.h; NULL without oneDNN */
     twi_isa isa;

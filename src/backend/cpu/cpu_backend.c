@@ -2,6 +2,7 @@
  * Binding and running programs are in cpu_prepare.c and cpu_run.c, the implementations in families of their own. */
 #include "ceiling.h"
 #include "cpu_program.h"
+#include "halves.h"
 #include "onednn.h"
 #include "trial.h"
 #include "base/choices.h"
@@ -14,7 +15,7 @@
 typedef struct cpu_device {
     twi_isa isa;
     twi_onednn *onednn;
-    twi_choices choices; /* of trials */
+    twi_choices choices;    /* of trials */
     tw_memory_stats memory; /* of what cpu_get hands out */
 } cpu_device;
 
@@ -59,6 +60,12 @@ static tw_status cpu_describe(const tw_context *context, tw_device_info *out) {
     snprintf(out->code, sizeof out->code, "%s, %s", twi_cpu_isa_name(cpu->isa), twi_onednn_version());
     twi_cpu_describe_machine(out);
     return TW_OK;
+}
+
+/* Halves that it does not compute in are widened. */
+static bool cpu_computes_in(const tw_context *context, tw_precision precision) {
+    const cpu_device *cpu = context->device;
+    return precision == TW_PRECISION_BF16 && cpu->isa >= TWI_ISA_AVX512 && twi_cpu_has_bf16();
 }
 
 static int cpu_workers(const tw_context *context) { return twi_pool_size(context->pool); }
@@ -124,6 +131,12 @@ static tw_status cpu_copy(tw_context *context, void *to, const void *from, size_
     return TW_OK;
 }
 
+static tw_status cpu_narrow(tw_context *context, void *out, tw_dtype to, const float *in, int64_t count) {
+    const cpu_device *cpu = context->device;
+    twi_halves_for(cpu->isa)->narrow(out, in, to, count);
+    return TW_OK;
+}
+
 /* A run is over when run returns: there is nothing to wait for. */
 static tw_status cpu_mark(tw_context *context, int mark) {
     (void)context, (void)mark;
@@ -153,6 +166,20 @@ static void unprepare(twi_cpu_site *site) {
     site->state[0] = site->state[1] = NULL;
     site->shared_bytes = site->worker_bytes = 0;
     memset(site->partial_bytes, 0, sizeof site->partial_bytes);
+}
+
+static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_call *main, const twi_call *tail,
+                             size_t workspace_limit);
+
+/* Nobody computes on these halves: an implementation of the same step in f32 does, with halves at its borders. */
+static tw_status choose_f32(tw_context *context, twi_cpu_site *site, const twi_call *main, const twi_call *tail,
+                            size_t workspace_limit) {
+    twi_cpu_site f32 = *site;
+    const twi_call wide = twi_cpu_widened_call(main), rest = tail ? twi_cpu_widened_call(tail) : wide;
+    TWI_TRY(choose_impl(context, &f32, &wide, tail ? &rest : NULL, workspace_limit));
+    tw_status status = twi_cpu_widen(site, &f32, main);
+    if (status && f32.impl && f32.impl->release) f32.impl->release(&f32);
+    return status;
 }
 
 /* Takes what trials found, if it can be prepared; else asks the implementations in order of preference, then takes the
@@ -193,6 +220,7 @@ static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_
             return TWI_FAIL(TW_ERROR_INTERNAL,
                             "op kernel '%s': nothing takes samples side by side (%s); please report it", name,
                             reason ? reason : "none is registered");
+    if (twi_cpu_has_halves(main)) return choose_f32(context, site, main, tail, workspace_limit);
     if (!site->kernel->run)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "op kernel '%s' has no implementation on the back end 'cpu' (%s)", name,
                         reason ? reason : "none is registered");
@@ -221,7 +249,7 @@ static tw_status cpu_choose(tw_context *context, const twi_kernel *kernel, const
         twi_put(context->memory, site);
         return status;
     }
-    out->implementation = site->impl ? site->impl->name : "specification";
+    out->implementation = site->name ? site->name : site->impl ? site->impl->name : "specification";
     out->state = site;
     out->shared_bytes = site->shared_bytes;
     out->worker_bytes = site->worker_bytes;
@@ -239,7 +267,9 @@ static void cpu_release(tw_context *context, twi_choice *choice) {
 /* Where the specification is what was asked for, it is as good as anything. */
 static bool cpu_takes(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
     twi_isa isa = isa_for(context, call);
-    return isa == TWI_ISA_NONE || twi_cpu_find_impl(kernel->name, call, isa, NULL);
+    const twi_call wide = twi_cpu_widened_call(call); /* if nobody computes on its halves */
+    return isa == TWI_ISA_NONE || twi_cpu_find_impl(kernel->name, call, isa, NULL) ||
+           twi_cpu_find_impl(kernel->name, &wide, isa, NULL);
 }
 
 static int cpu_lanes(tw_context *context, const twi_kernel *kernel, const twi_call *call, int operand) {
@@ -251,6 +281,11 @@ static int cpu_lanes(tw_context *context, const twi_kernel *kernel, const twi_ca
 static int64_t cpu_chunk_multiple(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
     twi_isa isa = isa_for(context, call);
     const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, call, isa, NULL);
+    const twi_call wide = twi_cpu_widened_call(call);
+    if (!impl && twi_cpu_has_halves(call)) {
+        impl = twi_cpu_find_impl(kernel->name, &wide, isa, NULL);
+        call = &wide;
+    }
     return impl && impl->multiple ? impl->multiple(call, isa) : 1;
 }
 
@@ -264,12 +299,14 @@ const twi_backend twi_backend_cpu = {
     .close = cpu_close,
     .describe = cpu_describe,
     .measure = twi_cpu_measure,
+    .computes_in = cpu_computes_in,
     .workers = cpu_workers,
     .get = cpu_get,
     .put = cpu_put,
     .get_memory = cpu_get_memory,
     .copy_in = cpu_copy,
     .copy = cpu_copy,
+    .narrow = cpu_narrow,
     .copy_out = cpu_copy,
     .get_host = cpu_get_host,
     .put_host = cpu_put_host,

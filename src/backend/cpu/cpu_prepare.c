@@ -148,6 +148,7 @@ static void bind_call(const binding *b, const twi_step_plan *plan, int64_t sampl
                        .stream = plan->stream,
                        .node = plan->node,
                        .first = true,
+                       .tf32 = plan->tf32,
                        .operand_count = plan->kernel->operand_count};
     for (int o = 0; o < call->operand_count; o++) {
         const twi_buffer_plan *buffer = buffer_of(b, plan, o);

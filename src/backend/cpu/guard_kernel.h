@@ -2,7 +2,7 @@
  * sum, and only then is it looked for. */
 #include "loops.h"
 #include "backend/attrs.h"
-#include "vec.h"
+#include "vec_half.h"
 
 #include <math.h>
 
@@ -36,16 +36,29 @@ static double last_mark(const float *g, int64_t count, int64_t first) {
     return 0;
 }
 
+/* A block of gradients in half precision, widened. */
+static const float *widen_block(const twi_operand *half, const twi_update_segment *part, float *wide) {
+    const bool bf16 = half->dtype == TW_BF16;
+    const uint16_t *from = (const uint16_t *)half->data + part->begin;
+    const int64_t count = part->end - part->begin;
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
+        const int lanes = count - i < VEC_WIDTH ? (int)(count - i) : VEC_WIDTH;
+        vec_store_some(wide + i, vec_from_halves(from + i, bf16, lanes), lanes);
+    }
+    return wide;
+}
+
 static void guard_measure(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
-    const float *gradient = call->operand[0].data;
-    float *blocks = call->operand[1].data;
+    float *blocks = call->operand[1].data, wide[TWI_UPDATE_BLOCK];
     for (int64_t b = call->begin; b < call->end; b++) {
         int64_t base;
         const twi_update_segment part = twi_update_block(call->attrs, b, &base);
-        const double squares = sum_of_squares(gradient + part.begin, part.end - part.begin);
+        const float *gradient = part.half ? widen_block(&call->operand[2], &part, wide)
+                                          : (const float *)call->operand[0].data + part.begin;
+        const double squares = sum_of_squares(gradient, part.end - part.begin);
         blocks[b] = (float)(isfinite(squares)
                                 ? sqrt(squares / TWI_UPDATE_BLOCK)
-                                : last_mark(gradient + part.begin, part.end - part.begin, part.begin - base));
+                                : last_mark(gradient, part.end - part.begin, part.begin - base));
     }
 }

@@ -1,14 +1,35 @@
 /* Which instruction set this processor and its system offer. What is done with it is left to the implementations. */
 #include "cpu.h"
+#include "halves.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const isa_name[] = {"specification", "baseline", "avx2", "avx512"}; /* from TWI_ISA_NONE on */
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+enum { F16C = 1 << 29, AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22 };
+
+/* Every processor with AVX2 has it; asked all the same, since f16 is converted with it there. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & F16C);
+}
+
+bool twi_cpu_has_bf16(void) {
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16)) return true;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16);
+}
+#else
+bool twi_cpu_has_bf16(void) { return false; }
+#endif
+
 static twi_isa processor_isa(void) {
 #if defined(__x86_64__)
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return TWI_ISA_BASELINE;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return TWI_ISA_BASELINE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq"))
         return TWI_ISA_AVX512;

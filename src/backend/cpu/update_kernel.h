@@ -2,7 +2,35 @@
  * here is that four streams of memory pass once. */
 #include "loops.h"
 #include "backend/attrs.h"
+#include "vec_half.h"
 #include "vec_math.h"
+
+/* ---- both ---- */
+
+/* Where the elements of a segment lie: gradients in f32 or in half precision, and, if there is one, a copy of the weights in that. */
+typedef struct update_halves {
+    const float *grad;
+    const uint16_t *grad_half; /* NULL: grad it is */
+    uint16_t *param_half;      /* NULL: there is none */
+    bool bf16;
+} update_halves;
+
+VEC_INLINE vec update_gradient(const update_halves *h, int64_t i, int lanes) {
+    return h->grad_half ? vec_from_halves(h->grad_half + i, h->bf16, lanes) : vec_load_some(h->grad + i, lanes);
+}
+VEC_INLINE void update_store(float *w, vec weight, const update_halves *h, int64_t i, int lanes) {
+    vec_store_some(w + i, weight, lanes);
+    if (h->param_half) vec_to_halves(h->param_half + i, weight, h->bf16, lanes);
+}
+
+/* half: the number of the weights' copy among the operands, before the gradients'. */
+static update_halves update_halves_of(const twi_call *call, int half, const twi_update_segment *segment) {
+    const twi_operand *param = &call->operand[half], *grad = &call->operand[half + 1];
+    return (update_halves){.grad = call->operand[1].data,
+                           .grad_half = segment->half ? grad->data : NULL,
+                           .param_half = param->data,
+                           .bf16 = (param->data ? param : grad)->dtype == TW_BF16};
+}
 
 /* ---- sgd: param, grad, momentum (may be absent) ---- */
 
@@ -11,14 +39,14 @@ typedef struct sgd_numbers {
     bool nesterov;
 } sgd_numbers;
 
-VEC_INLINE void sgd_step(float *w, const float *grad, float *buffer, const sgd_numbers *k, int lanes) {
-    vec weight = vec_load_some(w, lanes), step = vec_fma(k->decay, weight, k->factor * vec_load_some(grad, lanes));
+VEC_INLINE void sgd_step(float *w, float *buffer, const update_halves *h, const sgd_numbers *k, int64_t i, int lanes) {
+    vec weight = vec_load_some(w + i, lanes), step = vec_fma(k->decay, weight, k->factor * update_gradient(h, i, lanes));
     if (buffer) {
-        vec b = k->momentum * vec_load_some(buffer, lanes) + step;
-        vec_store_some(buffer, b, lanes);
+        vec b = k->momentum * vec_load_some(buffer + i, lanes) + step;
+        vec_store_some(buffer + i, b, lanes);
         step = k->nesterov ? step + k->momentum * b : b;
     }
-    vec_store_some(w, weight - k->rate * step, lanes);
+    update_store(w, weight - k->rate * step, h, i, lanes);
 }
 
 static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -26,16 +54,15 @@ static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace)
     const twi_update_attrs *attrs = call->attrs;
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *buffer = call->operand[2].data;
-    const float *grad = call->operand[1].data;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
         twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
         sgd_numbers k = {vec_splat((float)call->control->learning_rate), vec_splat(part.weight_decay),
                          vec_splat(attrs->momentum), vec_splat((float)call->control->guard.factor),
                          attrs->nesterov};
+        const update_halves h = update_halves_of(call, 3, &part);
         int64_t i = part.begin;
-        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH)
-            sgd_step(w + i, grad + i, buffer ? buffer + i : NULL, &k, VEC_WIDTH);
-        if (i < part.end) sgd_step(w + i, grad + i, buffer ? buffer + i : NULL, &k, (int)(part.end - i));
+        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) sgd_step(w, buffer, &h, &k, i, VEC_WIDTH);
+        if (i < part.end) sgd_step(w, buffer, &h, &k, i, (int)(part.end - i));
     }
 }
 
@@ -47,14 +74,15 @@ typedef struct adamw_numbers {
     vec factor;
 } adamw_numbers;
 
-VEC_INLINE void adamw_step(float *w, const float *grad, float *m, float *v, const adamw_numbers *k, int lanes) {
-    vec g = k->factor * vec_load_some(grad, lanes);
-    vec mean = k->beta1 * vec_load_some(m, lanes) + k->rest1 * g;
-    vec square = k->beta2 * vec_load_some(v, lanes) + k->rest2 * g * g;
-    vec_store_some(m, mean, lanes);
-    vec_store_some(v, square, lanes);
+VEC_INLINE void adamw_step(float *w, float *m, float *v, const update_halves *h, const adamw_numbers *k, int64_t i,
+                           int lanes) {
+    vec g = k->factor * update_gradient(h, i, lanes);
+    vec mean = k->beta1 * vec_load_some(m + i, lanes) + k->rest1 * g;
+    vec square = k->beta2 * vec_load_some(v + i, lanes) + k->rest2 * g * g;
+    vec_store_some(m + i, mean, lanes);
+    vec_store_some(v + i, square, lanes);
     vec step = k->step * mean / (vec_sqrt(square) * k->inverse + k->epsilon);
-    vec_store_some(w, k->keep * vec_load_some(w, lanes) - step, lanes);
+    update_store(w, k->keep * vec_load_some(w + i, lanes) - step, h, i, lanes);
 }
 
 static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -62,7 +90,6 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
     const twi_update_attrs *attrs = call->attrs;
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *m = call->operand[2].data, *v = call->operand[3].data;
-    const float *grad = call->operand[1].data;
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     double correction1 = 1 - pow((double)attrs->beta1, t), correction2 = sqrt(1 - pow((double)attrs->beta2, t));
     for (int32_t s = 0; s < attrs->segment_count; s++) {
@@ -76,8 +103,9 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
                            .inverse = vec_splat((float)(1 / correction2)),
                            .epsilon = vec_splat(attrs->epsilon),
                            .factor = vec_splat((float)call->control->guard.factor)};
+        const update_halves h = update_halves_of(call, 4, &part);
         int64_t i = part.begin;
-        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) adamw_step(w + i, grad + i, m + i, v + i, &k, VEC_WIDTH);
-        if (i < part.end) adamw_step(w + i, grad + i, m + i, v + i, &k, (int)(part.end - i));
+        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) adamw_step(w, m, v, &h, &k, i, VEC_WIDTH);
+        if (i < part.end) adamw_step(w, m, v, &h, &k, i, (int)(part.end - i));
     }
 }

@@ -2,8 +2,8 @@
  * algorithm for one, it does the product alone, and a kernel of our own what is behind it.
  *
  * cuBLASLt counts in columns: a row-major matrix [rows, columns] is its matrix of `columns` rows, leading dimension the row
- * stride. So each product is stated transposed: y = x w' becomes y' = w x'. f32 is computed in f32, never in TF32; halves
- * are summed in f32. Algorithms that add parts in whatever order they finish are left out.
+ * stride. So each product is stated transposed: y = x w' becomes y' = w x'. f32 is computed in f32, and in TF32 only for
+ * steps of that type; halves are summed in f32. Algorithms that add parts in whatever order they finish are left out.
  * Source: NVIDIA, cuBLAS documentation, "Using the cuBLASLt API". */
 #include "cublaslt.h"
 #include "cuda_memory.h"
@@ -173,9 +173,10 @@ static tw_status make_layout(twi_cuda_device *device, const twi_operand *o, cubl
 
 static tw_status describe(twi_cuda_device *device, matmul *m, const twi_call *call) {
     const product *p = m->product;
+    const cublasComputeType_t type = call->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     const cublasOperation_t left = p->left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t right = p->right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    LT(device, cublasLtMatmulDescCreate(&m->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    LT(device, cublasLtMatmulDescCreate(&m->operation, type, CUDA_R_32F));
     LT(device, cublasLtMatmulDescSetAttribute(m->operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left));
     LT(device, cublasLtMatmulDescSetAttribute(m->operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right));
     LT(device,

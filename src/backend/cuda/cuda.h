@@ -70,6 +70,8 @@ extern const twi_cuda_family twi_cuda_cudnn;    /* convolutions, through cuDNN's
 extern const twi_cuda_family twi_cuda_cublaslt; /* matrix products */
 extern const twi_cuda_family twi_cuda_kernels;  /* kernels/: everything */
 
+/* backend->computes_in: cuda_describe.c. */
+bool twi_cuda_computes_in(const tw_context *context, tw_precision precision);
 /* backend->describe: cuda_describe.c. */
 tw_status twi_cuda_describe(const tw_context *context, tw_device_info *out);
 /* The same of a card that is only described. */

@@ -74,6 +74,12 @@ static tw_status cuda_open(tw_context *context, void **out) {
     return TW_OK;
 }
 
+static tw_status cuda_narrow(tw_context *context, void *out, tw_dtype to, const float *in, int64_t count) {
+    twi_cuda_device *device = twi_cuda_of(context);
+    TWI_TRY(twi_cuda_enter(device));
+    return twi_cuda_check(device, twk_narrow(out, to == TW_BF16, in, count, device->stream), "rounding the weights");
+}
+
 const twi_backend twi_backend_cuda = {
     .name = "cuda",
     .host_memory = false,
@@ -82,6 +88,7 @@ const twi_backend twi_backend_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .describe = twi_cuda_describe,
+    .computes_in = twi_cuda_computes_in,
     .workers = twi_cuda_workers,
     .get = twi_cuda_get,
     .put = twi_cuda_put,
@@ -89,6 +96,7 @@ const twi_backend twi_backend_cuda = {
     .copy_in = twi_cuda_copy_in,
     .stream_in = twi_cuda_stream_in,
     .copy = twi_cuda_copy,
+    .narrow = cuda_narrow,
     .copy_out = twi_cuda_copy_out,
     .get_host = twi_cuda_get_host,
     .put_host = twi_cuda_put_host,

@@ -46,3 +46,10 @@ void twi_cuda_name_machine(const twi_cuda_device *device) {
     snprintf(context->machine, sizeof context->machine, "%.40s, cuBLASLt %d, cuDNN %d", device->name,
              (int)cublasLtGetVersion(), cudnn_version());
 }
+
+/* Volta multiplies f16, Ampere bf16 and TF32 too. */
+bool twi_cuda_computes_in(const tw_context *context, tw_precision precision) {
+    const int capability = twi_cuda_of(context)->capability;
+    if (precision == TW_PRECISION_F16) return capability >= 70;
+    return (precision == TW_PRECISION_BF16 || precision == TW_PRECISION_TF32) && capability >= 80;
+}

@@ -47,6 +47,7 @@ const twi_backend twi_backend_cuda_described = {
     .open = described_open,
     .close = described_close,
     .describe = twi_cuda_describe_planned,
+    .computes_in = twi_cuda_computes_in,
     .workers = twi_cuda_workers,
     .choose = twi_cuda_choose,
     .release = twi_cuda_release,

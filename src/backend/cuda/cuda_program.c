@@ -47,6 +47,7 @@ static tw_status bind_step(const twi_plan *plan, int index, twi_control *control
     call->stream = step->stream;
     call->node = step->node;
     call->first = true;
+    call->tf32 = step->tf32;
     call->operand_count = step->kernel->operand_count;
     for (int o = 0; o < call->operand_count; o++) {
         if (step->buffer[o] < 0) continue;

@@ -18,7 +18,7 @@
 static const uint32_t refused_always = NOTE(NONDETERMINISTIC) | NOTE(DOWN_CONVERT_INPUTS) |
                                        NOTE(REDUCED_PRECISION_REDUCTION) | NOTE(FFT) | NOTE(WINOGRAD_TILE_6x6) |
                                        NOTE(WINOGRAD_TILE_13x13);
-/* Tensor cores read f32 as TF32. */
+/* Tensor cores read f32 as TF32, which only steps of that type may. */
 static const uint32_t refused_for_f32 = NOTE(TENSOR_CORE);
 
 static size_t workspace_limit(const twi_cuda_dnn *dnn, const twi_dnn_problem *problem) {
@@ -28,7 +28,7 @@ static size_t workspace_limit(const twi_cuda_dnn *dnn, const twi_dnn_problem *pr
 
 static tw_status make_fitting(const twi_cuda_dnn *dnn, twi_dnn_plan *plan, const twi_dnn_problem *problem,
                               const twi_dnn_choice *choice) {
-    const bool f32 = problem->x.type == CUDNN_DATA_FLOAT;
+    const bool f32 = problem->x.type == CUDNN_DATA_FLOAT && !problem->tf32;
     TWI_TRY(twi_dnn_make_plan(plan, choice, refused_always | (f32 ? refused_for_f32 : 0)));
     const size_t allowed = workspace_limit(dnn, problem);
     if (plan->workspace_bytes <= (int64_t)allowed) return TW_OK;
@@ -102,10 +102,10 @@ static int print_tensor(char *out, size_t room, const char *name, const twi_dnn_
 /* All of the problem, as a line of text. */
 static void print_key(char key[KEY_TEXT], const twi_cuda_dnn *dnn, const twi_dnn_problem *p) {
     const twi_conv2d_attrs *a = &p->attrs;
-    int n =
-        snprintf(key, KEY_TEXT, "conv%d%s%s pad%d,%d,%d,%d stride%d,%d dilation%d,%d", (int)p->direction,
-                 p->bias ? "+bias" : "", p->relu ? "+relu" : "", (int)a->pad_top, (int)a->pad_left, (int)a->pad_bottom,
-                 (int)a->pad_right, (int)a->stride_h, (int)a->stride_w, (int)a->dilation_h, (int)a->dilation_w);
+    int n = snprintf(key, KEY_TEXT, "conv%d%s%s%s pad%d,%d,%d,%d stride%d,%d dilation%d,%d", (int)p->direction,
+                     p->bias ? "+bias" : "", p->relu ? "+relu" : "", p->tf32 ? "+tf32" : "", (int)a->pad_top,
+                     (int)a->pad_left, (int)a->pad_bottom, (int)a->pad_right, (int)a->stride_h, (int)a->stride_w,
+                     (int)a->dilation_h, (int)a->dilation_w);
     n += print_tensor(key + n, KEY_TEXT - (size_t)n, "x", &p->x);
     n += print_tensor(key + n, KEY_TEXT - (size_t)n, "w", &p->w);
     n += print_tensor(key + n, KEY_TEXT - (size_t)n, "y", &p->y);

@@ -81,7 +81,8 @@ static tw_status describe(twi_dnn_problem *p, const served *s, const twi_call *c
     *p = (twi_dnn_problem){.direction = (twi_dnn_direction)s->direction,
                            .attrs = *(const twi_conv2d_attrs *)call->attrs,
                            .bias = s->b >= 0,
-                           .relu = s->relu};
+                           .relu = s->relu,
+                           .tf32 = call->tf32};
     if (image_of(&p->x, TWI_DNN_UID_X, &call->operand[s->x]) && image_of(&p->w, TWI_DNN_UID_W, &call->operand[s->w]) &&
         image_of(&p->y, TWI_DNN_UID_Y, &call->operand[s->y]) && (!p->bias || bias_of(&p->b, &call->operand[s->b])) &&
         are_alike(p))

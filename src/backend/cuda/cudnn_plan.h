@@ -65,6 +65,7 @@ typedef struct twi_dnn_problem {
     twi_conv2d_attrs attrs;
     twi_dnn_tensor x, w, b, y;
     bool bias, relu;
+    bool tf32; /* f32 may be multiplied as TF32 */
     size_t workspace_limit; /* lower than the device's; 0: that holds */
 } twi_dnn_problem;
 

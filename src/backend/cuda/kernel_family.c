@@ -8,7 +8,9 @@ static const char *check_types(const twi_call *call) {
     int real = -1;
     for (int o = 0; o < call->operand_count; o++) {
         const twi_operand *operand = &call->operand[o];
-        if (operand->store != TWI_REAL || operand->shape.rank == 0) continue;
+        const uint8_t store = call->kernel->operand[o].store;
+        if (operand->shape.rank == 0 || (store != TWI_REAL && (store != TWI_GRADIENT || operand->store != TWI_REAL)))
+            continue;
         if (operand->dtype != TW_F32 && operand->dtype != TW_F16 && operand->dtype != TW_BF16)
             return "kernels compute on f32, f16 and bf16";
         if (real >= 0 && operand->dtype != real) return "operands of different types";

@@ -1,0 +1,75 @@
+/* Halves to vectors of floats and back, for the instruction set that the including file is compiled for: f16 and bf16 as
+ * base/half.h converts them, to nearest even, with denormals, infinities and not-a-number kept, whatever the thread's
+ * floating-point state is. */
+#ifndef TWI_CPU_VEC_HALF_H
+#define TWI_CPU_VEC_HALF_H
+
+#include "vec.h"
+#include "base/half.h"
+
+typedef uint32_t vec_bits __attribute__((vector_size(4 * VEC_WIDTH)));
+typedef uint16_t half_bits __attribute__((vector_size(2 * VEC_WIDTH)));
+typedef uint16_t half_in_memory __attribute__((vector_size(2 * VEC_WIDTH), aligned(2), may_alias));
+
+VEC_INLINE vec vec_from_bf16(const uint16_t *p) {
+    return (vec)(__builtin_convertvector((half_bits) * (const half_in_memory *)p, vec_bits) << 16);
+}
+VEC_INLINE void vec_to_bf16(uint16_t *p, vec v) {
+    const vec_bits bits = (vec_bits)v, odd = bits >> 16 & 1;
+    const vec_bits nan = (vec_bits)((bits & 0x7FFFFFFFu) > 0x7F800000u);
+    const vec_bits rounded = (bits + 0x7FFFu + odd) >> 16, quiet = bits >> 16 | 0x40u;
+    *(half_in_memory *)p = __builtin_convertvector((nan & quiet) | (~nan & rounded), half_bits);
+}
+
+#if defined(__AVX512F__) && VEC_WIDTH == 16
+VEC_INLINE vec vec_from_f16(const uint16_t *p) {
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+VEC_INLINE void vec_to_f16(uint16_t *p, vec v) {
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#elif defined(__F16C__) && VEC_WIDTH == 8
+VEC_INLINE vec vec_from_f16(const uint16_t *p) {
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+VEC_INLINE void vec_to_f16(uint16_t *p, vec v) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+}
+#else
+VEC_INLINE vec vec_from_f16(const uint16_t *p) {
+    vec v = {0};
+    for (int i = 0; i < VEC_WIDTH; i++) v[i] = twi_f16_to_f32(p[i]);
+    return v;
+}
+VEC_INLINE void vec_to_f16(uint16_t *p, vec v) {
+    for (int i = 0; i < VEC_WIDTH; i++) p[i] = twi_f16_from_f32(v[i]);
+}
+#endif
+
+VEC_INLINE vec vec_from_half(const uint16_t *p, bool bf16) { return bf16 ? vec_from_bf16(p) : vec_from_f16(p); }
+VEC_INLINE void vec_to_half(uint16_t *p, vec v, bool bf16) {
+    if (bf16)
+        vec_to_bf16(p, v);
+    else
+        vec_to_f16(p, v);
+}
+
+/* The first n <= VEC_WIDTH halves, then zeros; and stores as many. */
+VEC_INLINE vec vec_from_halves(const uint16_t *p, bool bf16, int n) {
+    uint16_t part[VEC_WIDTH] = {0};
+    if (n == VEC_WIDTH) return vec_from_half(p, bf16);
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return vec_from_half(part, bf16);
+}
+VEC_INLINE void vec_to_halves(uint16_t *p, vec v, bool bf16, int n) {
+    uint16_t part[VEC_WIDTH];
+    if (n == VEC_WIDTH) {
+        vec_to_half(p, v, bf16);
+        return;
+    }
+    vec_to_half(part, v, bf16);
+    memcpy(p, part, (size_t)n * sizeof *p);
+}
+
+#endif

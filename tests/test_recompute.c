@@ -267,6 +267,41 @@ static void limits_are_kept_or_refused_with_the_floor(void **state) {
     close_net(&n);
 }
 
+/* Results depend on how sums are cut: no step is cut otherwise for standing beside one that is done again. */
+static void assert_cut_alike(const tw_program *plain, const tw_program *again) {
+    for (int i = 0, k = 0; i < again->step_count; i++) {
+        const twi_step *step = &again->step[i];
+        const twi_segment *segment = &again->segment[step->segment];
+        assert_true(segment->chunk == step->chunk && segment->groups == step->groups);
+        if (!step->again) {
+            assert_ptr_equal(step->kernel, plain->step[k].kernel);
+            assert_true(step->chunk == plain->step[k].chunk && step->groups == plain->step[k].groups);
+            k++;
+            continue;
+        }
+        int original = 0;
+        while (again->step[original].kernel != step->kernel || again->step[original].node != step->node) original++;
+        assert_false(again->step[original].again);
+        assert_true(again->step[original].chunk == step->chunk && again->step[original].groups == step->groups);
+    }
+}
+
+static void chunks_and_groups_are_those_of_the_plain_plan(void **state) {
+    (void)state;
+    tw_value *(*const builds[])(tw_model *, tw_value *) = {resnet20, branches, chain};
+    for (size_t b = 0; b < sizeof builds / sizeof *builds; b++)
+        for (int batch = 7; batch < 100; batch += 19) {
+            net n;
+            open_net(&n, builds[b], 3, 32);
+            tw_program *plain = make_plan(&n, batch, &(plan){.recompute = TW_RECOMPUTE_OFF}),
+                       *blocks = make_plan(&n, batch, &(plan){.recompute = TW_RECOMPUTE_BLOCKS});
+            assert_cut_alike(plain, blocks);
+            tw_program_destroy(plain);
+            tw_program_destroy(blocks);
+            close_net(&n);
+        }
+}
+
 /* The floor that is named can be planned with. */
 static void the_floor_is_one(void **state) {
     (void)state;
@@ -318,6 +353,7 @@ static void plan_resnet50(const char *device) {
     assert_true(share <= 0.6);
     assert_true(b.flops <= 1.35 * a.flops && b.bytes <= 1.35 * a.bytes && b.recomputed_work <= 0.35);
     assert_int_equal(lines, 1);
+    assert_cut_alike(plain, blocks);
     tw_program_destroy(plain);
     tw_program_destroy(blocks);
     close_net(&n);
@@ -337,6 +373,7 @@ int main(void) {
         cmocka_unit_test(no_sum_over_the_batch_is_done_twice),
         cmocka_unit_test(what_lives_within_a_chunk_is_not_done_again),
         cmocka_unit_test(limits_are_kept_or_refused_with_the_floor),
+        cmocka_unit_test(chunks_and_groups_are_those_of_the_plain_plan),
         cmocka_unit_test(the_floor_is_one),
         cmocka_unit_test(resnet50_is_planned_with_much_less),
     };

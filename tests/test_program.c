@@ -20,6 +20,20 @@ static tw_value *norm_and_view(tw_model *model, tw_value *x) {
     return tw_dense(model, tw_relu(model, tw_add(model, n, tw_reshape(model, n, 3, (int64_t[]){2, 3, 3}))), 3, NULL);
 }
 
+/* A relu, and a pooling, that two read: neither may vanish for one of them. And one whose only reader is a view. */
+static tw_value *relu_and_pool(tw_model *model, tw_value *x) {
+    tw_value *r = tw_relu(model, tw_conv2d(model, x, 2, 2, TW_OPTIONS(conv2d, .padding = 1)));
+    return tw_add(model, tw_dense(model, tw_max_pool(model, r, 2, NULL), 3, NULL), tw_dense(model, r, 3, NULL));
+}
+static tw_value *pooled_twice(tw_model *model, tw_value *x) {
+    tw_value *p = tw_max_pool(model, tw_relu(model, tw_conv2d(model, x, 2, 2, NULL)), 2, NULL);
+    return tw_add(model, tw_dense(model, tw_conv2d(model, p, 2, 1, NULL), 3, NULL), tw_dense(model, p, 3, NULL));
+}
+static tw_value *pooled_and_view(tw_model *model, tw_value *x) {
+    tw_value *p = tw_max_pool(model, tw_relu(model, tw_conv2d(model, x, 4, 2, NULL)), 2, NULL);
+    return tw_dense(model, tw_flatten(model, p), 3, NULL);
+}
+
 static tw_value *dense(tw_model *model, tw_value *x) { return tw_dense(model, x, 3, TW_OPTIONS(dense, .name = "fc")); }
 
 static int count_kernel(const tw_program *program, const char *name) {
@@ -143,15 +157,17 @@ static void test_fusion_of_resnet20(void **state) {
 
 /* Logits and every parameter's gradient of one run. */
 static int run_net(net *n, bool no_fusion, float *values) {
-    float images[4 * 18];
-    const int32_t labels[4] = {0, 1, 2, 0};
-    for (int i = 0; i < 72; i++) images[i] = (float)((i * 37) % 23 - 11) * 0.1f;
-    tw_program *program = make(n, 4, no_fusion);
-    CHECK_OK(tw_program_write(program, n->x, TW_F32, images, 72));
-    CHECK_OK(tw_program_write(program, n->labels, TW_I32, labels, 4));
+    enum { IMAGES = 9 }; /* as many as convolutions that pool want at least */
+    float images[IMAGES * 18];
+    int32_t labels[IMAGES];
+    for (int i = 0; i < IMAGES * 18; i++) images[i] = (float)((i * 37) % 23 - 11) * 0.1f;
+    for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
+    tw_program *program = make(n, IMAGES, no_fusion);
+    CHECK_OK(tw_program_write(program, n->x, TW_F32, images, IMAGES * 18));
+    CHECK_OK(tw_program_write(program, n->labels, TW_I32, labels, IMAGES));
     CHECK_OK(tw_program_run_gradients(program));
-    CHECK_OK(tw_program_read(program, n->logits, values, 12));
-    int count = 12;
+    CHECK_OK(tw_program_read(program, n->logits, values, IMAGES * 3));
+    int count = IMAGES * 3;
     for (int p = 0; p < tw_model_count_parameters(n->model); p++) {
         tw_parameter parameter;
         CHECK_OK(tw_model_get_parameter(n->model, p, &parameter));
@@ -167,7 +183,8 @@ static int run_net(net *n, bool no_fusion, float *values) {
 
 static void test_fusion_changes_no_value(void **state) {
     (void)state;
-    tw_value *(*const nets[])(tw_model *, tw_value *) = {norm_twice, value_twice, norm_and_view};
+    tw_value *(*const nets[])(tw_model *, tw_value *) = {norm_twice,    value_twice,  norm_and_view,
+                                                         relu_and_pool, pooled_twice, pooled_and_view};
     for (size_t k = 0; k < sizeof nets / sizeof *nets; k++) {
         static float fused[1024], plain[1024];
         net n;

@@ -151,7 +151,7 @@ static const twi_kernel *const kernels[] = {&kernel_forward, &kernel_forward_rel
 
 /* An image, filters; then digits: the kernel's height and width, its strides and paddings; the pooling window's height and
  * width, strides and paddings; and what stands around: 0 nothing, 1 relu before the pooling, 2 relu behind it; + 10: ceil
- * mode; + 20: another convolution (1x1, biased) and relu behind it, that reads y. */
+ * mode; + 20: another convolution (1x1, biased) and relu behind it, that reads y; + 30: y is flattened. */
 enum {
     BATCH,
     CHANNELS,
@@ -182,6 +182,9 @@ static const twi_case cases[] = {
     {"large 17 images", {17, 6, 12, 11, 16, 55, 11, 0, 22, 22, 0, 1}},
     {"large, windows overlap, strided", {24, 3, 17, 15, 7, 33, 22, 1111, 33, 22, 1111, 2}},
     {"large, windows leave gaps, no relu", {33, 4, 13, 14, 5, 23, 11, 1001, 22, 33, 0, 0}},
+    {"large, gaps at the end too", {16, 2, 10, 10, 3, 22, 11, 0, 22, 33, 0, 1}},
+    {"large, windows overlap up to the end", {16, 2, 8, 8, 3, 33, 11, 1111, 33, 22, 0, 11}},
+    {"large, flattened", {19, 2, 6, 10, 3, 33, 11, 1111, 22, 22, 0, 31}},
     {NULL, {0}},
 };
 
@@ -225,6 +228,7 @@ static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     if (p[REST] % 10 == 1) y = builder->node(builder, "relu", "relu", 1, &y, NULL);
     y = builder->node(builder, "max_pool", "pool", 1, &y, &pool);
     if (p[REST] % 10 == 2) y = builder->node(builder, "relu", "relu", 1, &y, NULL);
+    if (p[REST] / 10 == 3) return builder->node(builder, "flatten", "flatten", 1, &y, NULL);
     if (p[REST] / 10 != 2) return y;
     y = biased_conv(builder, (const char *[]){"second", "w2", "b2"}, y, (int64_t[]){4, p[FILTERS], 1, 1}, &point);
     y = builder->node(builder, "max_pool", "pool2", 1, &y,

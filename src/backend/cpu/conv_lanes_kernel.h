@@ -46,7 +46,7 @@ static const float *image_in_lanes(const twi_conv_shape *s, twi_lanes_tensor x, 
     int64_t first, end;
     used_columns(s, &first, &end);
     if (x.turned && live == VEC_WIDTH && s->left == 0 && s->spread_w == 1 && columns == s->in_w) return from;
-    if (n == 0 || live < VEC_WIDTH) clear_borders(s, scratch); /* those before may have been taken where they are */
+    if (n == 0) clear_borders(s, scratch);
     int64_t run = s->spread_w == 1 ? twi_larger(end - first, 1) : 1;
     for (int64_t row = 0; row < s->in_h; row++) {
         for (int64_t x_at = first; x_at < end; x_at += run) {

@@ -6,11 +6,6 @@
 #include "lanes_turn_kernel.h"
 
 typedef uint8_t lane_bytes __attribute__((vector_size(VEC_WIDTH)));
-VEC_INLINE vec_mask load_bytes(const uint8_t *from) {
-    lane_bytes bytes;
-    memcpy(&bytes, from, sizeof bytes);
-    return __builtin_convertvector(bytes, vec_mask);
-}
 VEC_INLINE void store_bytes(uint8_t *to, vec_mask values) {
     lane_bytes bytes = __builtin_convertvector(values, lane_bytes);
     memcpy(to, &bytes, sizeof bytes);
@@ -113,14 +108,22 @@ typedef struct pool_target {
     float *at;
 } pool_target;
 
-/* Where an index is a number. */
-VEC_INLINE vec_test bytes_same(const uint8_t *index, int32_t number) {
+/* A vector of indices, and where one is a number. */
 #if VEC_WIDTH == 16 && defined(__AVX512BW__) && defined(__AVX512VL__)
-    return _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)number));
-#else
-    return vec_same(load_bytes(index), vec_splat_int(number));
-#endif
+typedef __m128i lane_indices;
+VEC_INLINE lane_indices load_indices(const uint8_t *from) { return _mm_loadu_si128((const __m128i *)from); }
+VEC_INLINE vec_test indices_same(lane_indices index, int32_t number) {
+    return _mm_cmpeq_epi8_mask(index, _mm_set1_epi8((char)number));
 }
+#else
+typedef vec_mask lane_indices;
+VEC_INLINE lane_indices load_indices(const uint8_t *from) {
+    lane_bytes bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, vec_mask);
+}
+VEC_INLINE vec_test indices_same(lane_indices index, int32_t number) { return vec_same(index, vec_splat_int(number)); }
+#endif
 
 /* A run of windows one above the other in `count` channels: rows x columns of each are wanted. */
 VEC_INLINE void unpool_window(const int64_t rows, const int64_t columns, int64_t count, const float *dy,
@@ -128,9 +131,10 @@ VEC_INLINE void unpool_window(const int64_t rows, const int64_t columns, int64_t
                               int64_t row, int64_t column) {
     for (int64_t c = 0; c < count; c += VEC_WIDTH) {
         const vec gradient = vec_load(dy + c);
+        const lane_indices winner = load_indices(index + c);
         for (int64_t h = 0; h < rows; h++) {
             for (int64_t w = 0; w < columns; w++) {
-                vec won = vec_keep(bytes_same(index + c, number + (int32_t)h * number_row + (int32_t)w), gradient);
+                vec won = vec_keep(indices_same(winner, number + (int32_t)h * number_row + (int32_t)w), gradient);
                 float *dx = to + c + h * row + w * column;
                 vec_store(dx, exact ? won : vec_load(dx) + won);
             }

@@ -79,7 +79,7 @@ static tw_status planned_describe(const tw_context *context, tw_device_info *out
     const twi_planning *planning = context->planning;
     TWI_TRY(planning->describe(context, out));
     if (context->card) {
-        const size_t room = out->memory_bytes - out->memory_bytes / TWI_PLANNED_SHARE;
+        const size_t room = twi_planned_room(out->memory_bytes);
         out->free_bytes = room > TWI_PLANNED_OVERHEAD ? room - TWI_PLANNED_OVERHEAD : 0;
     }
     const size_t held = planning->memory.bytes;

@@ -5,8 +5,8 @@
 
 #include "backend.h"
 
-/* Of a card's memory as it is sold, this share is not counted on: error correction and the desktop take their part. */
-enum { TWI_PLANNED_SHARE = 16 };
+/* Of a card's memory as it is sold, what is counted on: error correction and the desktop take their part. */
+static inline size_t twi_planned_room(size_t memory_bytes) { return memory_bytes - memory_bytes / 16; }
 /* What a driver and its libraries take of a GPU before the first program, beside all that is counted. A process's context with CUDA's
  * modules loaded as they are needed was read to take 287 MB (PyTorch, pull request 86509), and libraries add their kernels: rounded up. */
 #define TWI_PLANNED_OVERHEAD ((size_t)512 << 20)

@@ -61,7 +61,7 @@ static void split_arena(tw_plan *plan, size_t all, size_t largest) {
 }
 
 static bool is_enough(const tw_plan_memory *held, const tw_card *card) {
-    const size_t room = card->memory_bytes - card->memory_bytes / TWI_PLANNED_SHARE;
+    const size_t room = twi_planned_room(card->memory_bytes);
     return !card->memory_bytes || (held->peak_bytes <= room && held->overhead_bytes <= room - held->peak_bytes);
 }
 

@@ -4,17 +4,12 @@
 
 #include <string.h>
 
-/* A byte moved costs as much time as so many FLOPs; processors and GPUs are near that in f32. */
-static const double flops_a_byte = 10;
-/* A step costs something however small it is: a launch, a barrier. */
-static const double flops_a_step = 1e5;
-
 double twi_outline_cost(const twi_outline *outline, int index) {
     const twi_step *step = &outline->step[index];
     twi_call call;
     twi_program_call(outline->program, step, 0, &call);
     const double flops = step->kernel->flops ? step->kernel->flops(&call) : 0;
-    return flops + flops_a_byte * twi_program_step_bytes(outline->program, step) + flops_a_step;
+    return twi_cost_of(flops, twi_program_step_bytes(outline->program, step), 1);
 }
 
 /* ---- what can be done again ---- */

@@ -1,5 +1,5 @@
 /* Models as objects: creating, building, parameters by name. Layers that fill a model are in src/layers. */
-#include "model.h"
+#include "program.h"
 #include "base/options.h"
 
 #include <stdio.h>
@@ -56,12 +56,8 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
 }
 
 tw_status twi_model_forget_programs(tw_model *model) {
-    tw_context *context = model->context;
     if (model->programs) return TW_OK;
-    context->backend->put(context, model->arena);
-    context->backend->put(context, model->scratch);
-    model->arena = model->scratch = NULL;
-    model->arena_bytes = model->scratch_bytes = 0;
+    twi_model_trim(model);
     twi_store_drop(&model->store);
     return twi_store_build(&model->store, model->seed);
 }

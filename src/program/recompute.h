@@ -5,6 +5,12 @@
 
 #include "program.h"
 
+/* What steps cost, in FLOPs. A byte moved takes about as long as 10 of them, on processors and GPUs in f32; and every step costs
+ * something however small it is: a launch, a barrier. */
+static inline double twi_cost_of(double flops, double bytes, int64_t steps) {
+    return flops + 10 * bytes + 1e5 * (double)steps;
+}
+
 /* A stretch of the forward. All that later steps see of it, and of what came before, is one buffer at most, its border: a
  * residual block is one, however many branches it has. */
 typedef struct twi_block {
@@ -38,7 +44,7 @@ typedef struct twi_outline {
 /* blocks.c. Of a program that the passes up to memory_plan have seen. close: of a zeroed outline, too. */
 tw_status twi_outline_open(twi_outline *outline, tw_program *program);
 void twi_outline_close(twi_outline *outline);
-/* What a step costs, in FLOPs: arithmetic and memory traffic, weighted. */
+/* What a step costs. */
 double twi_outline_cost(const twi_outline *outline, int step);
 
 /* recompute_choose.c: which forward steps' results are dropped, so that the estimated peak keeps `limit`, for the least work.

@@ -1,7 +1,9 @@
 /* Which results of the forward are dropped and made again: a dynamic programme over the chain of blocks. A block is kept as it
  * is; or what is cheap to make again is dropped (steps without arithmetic worth counting: norms, activations); or it is kept
  * at its border only, alone or as one of several neighbours that are done again together. The estimate of memory here only
- * ranks: budget.c holds every choice against the planned arena. */
+ * ranks: budget.c holds every choice against the planned arena.
+ * After Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016: borders are kept, cheap steps
+ * dropped first. The dynamic programme takes the place of their equal segments. */
 #include "recompute.h"
 
 #include <math.h>
@@ -20,8 +22,7 @@ typedef struct twi_price {
 
 typedef struct pricing {
     const twi_outline *outline;
-    bool *dropped; /* per forward step; in the group under consideration */
-    bool *needed;  /* per buffer: the backward, or a step done again for it, reads it */
+    bool *needed; /* per buffer: the backward, or a step done again for it, reads it */
 } pricing;
 
 static twi_price *price_of(const twi_outline *outline, int first, int count, level l) {

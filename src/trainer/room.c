@@ -3,7 +3,7 @@
  * is a window of smaller batches, whose gradients are summed. */
 #include "room.h"
 #include "base/text.h"
-#include "program/program.h"
+#include "program/recompute.h"
 
 #include <stdio.h>
 
@@ -41,8 +41,7 @@ static size_t smaller_limit(size_t a, size_t b) { return !a ? b : !b || a < b ? 
 
 /* ---- parts ---- */
 
-/* A program's time, as its plan tells it: what recompute.c weighs with. */
-static double cost_of(const tw_program_stats *s) { return s->flops + 10 * s->bytes + 1e5 * s->steps; }
+static double cost_of(const tw_program_stats *s) { return twi_cost_of(s->flops, s->bytes, s->steps); }
 
 /* Do batches show in each other's results? Where buffers are kept, they move with the statistics of each. */
 static bool has_statistics(const tw_trainer *trainer) { return trainer->model->store.buffer_count > 0; }

@@ -56,7 +56,6 @@ static size_t operand_bytes(const twi_operand *o) {
     if (o->lanes) return (size_t)(samples * twi_sample_count(o)) * element_bytes(o);
     int64_t last = 0;
     for (int axis = 0; axis < o->shape.rank; axis++) last += (o->shape.dim[axis] - 1) * o->stride[axis];
-    if (o->lanes) last += o->lanes * twi_sample_count(o); /* the last block is whole */
     return (size_t)(last + 1) * element_bytes(o);
 }
 
@@ -218,7 +217,6 @@ static tw_status describe(tw_context *context, const twi_call *main, const twi_c
     for (int o = 0; o < main->operand_count; o++) {
         const twi_operand *operand = &main->operand[o];
         twi_text_add(&text, " %d.%d.%d:", operand->store, operand->dtype, operand->lanes);
-        if (operand->lanes) twi_text_add(&text, "x%d ", operand->lanes);
         for (int axis = 0; axis < operand->shape.rank; axis++)
             twi_text_add(&text, "%s%lld/%lld", axis ? "," : "", (long long)operand->shape.dim[axis],
                          (long long)operand->stride[axis]);

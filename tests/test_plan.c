@@ -292,6 +292,40 @@ static void flops_and_seconds_follow_from_shapes(void **state) {
     tw_context_destroy(context);
 }
 
+/* Whether a layer of LeNet-5, asked for in TF32 but for conv2, is planned at the rate of f32 or of TF32. */
+static bool is_planned_in_tf32(const char *device, const char *layer) {
+    static const tw_precision_rule rule = {"conv2", TW_PRECISION_F32};
+    tw_context *context;
+    tw_model *model;
+    tw_plan *plan;
+    tw_card figures = TW_CARD_INIT;
+    tw_plan_work work = TW_PLAN_WORK_INIT;
+    figures.bandwidth = 1e30, figures.f32 = 1e3, figures.tf32 = 1e6;
+    CHECK_OK(tw_context_create(&context, device, NULL));
+    CHECK_OK(tw_model_create(&model, context));
+    CHECK_OK(tw_model_build(model, tw_zoo_lenet5(model, tw_input(model, 1, 28, 28), 10), NULL));
+    CHECK_OK(tw_plan_create(&plan, model,
+                            TW_OPTIONS(plan, .card = &figures,
+                                       .trainer = TW_OPTIONS(trainer, .batch = 8, .precision = TW_PRECISION_TF32,
+                                                             .precision_rules = &rule, .precision_rule_count = 1))));
+    for (int i = 0; i < tw_plan_count_layers(plan) && (!work.name || strcmp(work.name, layer) != 0); i++)
+        CHECK_OK(tw_plan_get_layer(plan, i, &work));
+    assert_string_equal(work.name, layer);
+    const double rate = work.flops / work.seconds;
+    tw_plan_destroy(plan);
+    tw_model_destroy(model);
+    tw_context_destroy(context);
+    assert_true(fabs(rate - 1e3) < 1 || fabs(rate - 1e6) < 1);
+    return rate > 1e5;
+}
+
+static void tf32_is_planned_where_it_is_computed_in(void **state) {
+    (void)state;
+    assert_true(is_planned_in_tf32("plan:h200", "conv1"));
+    assert_false(is_planned_in_tf32("plan:h200", "conv2")); /* by its rule */
+    assert_false(is_planned_in_tf32("plan:t4", "conv1"));   /* capability 7.5 has none */
+}
+
 static void the_parts_of_an_arena_add_up(void **state) {
     (void)state;
     for (int i = 0; i < SCENARIOS; i++) {
@@ -326,6 +360,7 @@ int main(void) {
         cmocka_unit_test(a_model_that_is_planned_has_no_weights),
         cmocka_unit_test(what_cannot_be_planned_says_so),
         cmocka_unit_test(flops_and_seconds_follow_from_shapes),
+        cmocka_unit_test(tf32_is_planned_where_it_is_computed_in),
         cmocka_unit_test(the_parts_of_an_arena_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,11 @@ wrong '--vram wants' --model lenet --vram 0GiB
 wrong 'ask one at a time' --model lenet --gpus --vram 1GiB
 wrong 'leave --gpus out' --model lenet --gpus --dump
 wrong 'leave --json out' --model lenet --json --dump
+wrong 'leave --device out' --model lenet --gpus --device t4
+wrong 'leave --batch out' --model lenet --vram 1GiB --batch 8
+wrong 'two limits' --model lenet --vram 1GiB --memory-limit 1GiB
+wrong 'a model file has its own' --model /nowhere/model.safetensors --classes 3
+wrong 'a model file has its own' --model /nowhere/model.safetensors --input 1x8x8
 expect 2 --model lenet --frobnicate && says err '--frobnicate' && silent out
 expect 1 --model lenet --device voodoo2 && says err "no card 'voodoo2' is known" && silent out
 expect 1 --model lenet --device cuda:0 && says err 'no NVIDIA driver' && silent out
@@ -65,10 +70,12 @@ says out 'for NVIDIA H200 (plan:h200)'
 says out 'they are not here to be asked'
 says out 'driver and libraries            512 MiB  an estimate'
 says out 'epoch of 60000 samples '
+says out 'of 4.80 TB/s and 67.0 TFLOP/s in f32 (NVIDIA'
 ! grep -qE 'nan|inf|\(null\)|-[0-9]+ [KMG]iB' "$work/out" || fail 'a number that is none'
 expect 0 --model lenet --device cpu --threads 1 && says out 'measured on this machine now'
 ! grep -q 'driver and libraries' "$work/out" || fail 'a CPU without libraries of its own'
 expect 0 --model lenet --device t4 --dump && says out 'conv2d.forward'
+expect 0 --model lenet --device h200 --precision bf16 && says out 'of 4.80 TB/s and 67.0 TFLOP/s in f32, 989 TFLOP/s in bf16 ('
 expect 0 --list-devices && says out 'rtx5090 ' && says out 'NVIDIA A100 80GB SXM data sheet'
 expect 0 --model lenet --gpus --batch 8 && says out 'b200 ' && says out 'epoch: give --samples'
 

@@ -182,41 +182,32 @@ static int bench_now(const twi_bench_settings *settings) {
 
 /* ---- the command line ---- */
 
-static bool read_number(const char *text, double least, double most, bool whole, double *out) {
+static bool read_seconds(const char *text, double *out) {
     char *end;
     *out = strtod(text, &end);
-    return end != text && !*end && *out >= least && *out <= most && (!whole || *out == (double)(int)*out);
-}
-
-static bool read_precision(const char *text, tw_precision *out) {
-    for (int p = TW_PRECISION_F32; p <= TW_PRECISION_AUTO; p++)
-        if (strcmp(text, tw_precision_name((tw_precision)p)) == 0) {
-            *out = (tw_precision)p;
-            return true;
-        }
-    return false;
+    return end != text && !*end && *out >= 0.001 && *out <= 86400;
 }
 
 /* One option; what is wrong with it, or NULL. */
 static const char *take(int option, const char *value, twi_bench_settings *set) {
-    double number = 0;
+    int64_t number = 0;
     switch (option) {
     case 'm':
         set->workload = twi_workload_find(value);
         return set->workload ? NULL : "--model is none of mlp, lenet, resnet20, resnet18 and resnet50";
     case 'b':
-        if (!read_number(value, 1, 1 << 20, true, &number)) return "--batch is not a whole number from 1 to 1048576";
+        if (!twi_cli_read_whole(value, 1, 1 << 20, &number)) return "--batch is not a whole number from 1 to 1048576";
         set->batch = (int)number;
         return NULL;
     case 't':
-        if (!read_number(value, 0, 1024, true, &number)) return "--threads is not a whole number from 0 to 1024";
+        if (!twi_cli_read_whole(value, 0, 1024, &number)) return "--threads is not a whole number from 0 to 1024";
         set->threads = (int)number;
         return NULL;
     case 's':
-        return read_number(value, 0.001, 86400, false, &set->seconds) ? NULL
-                                                                      : "--seconds is not a number from 0.001 to 86400";
+        return read_seconds(value, &set->seconds) ? NULL : "--seconds is not a number from 0.001 to 86400";
     case 'p':
-        return read_precision(value, &set->precision) ? NULL : "--precision is none of f32, tf32, bf16, f16 and auto";
+        return twi_cli_read_precision(value, &set->precision) ? NULL
+                                                              : "--precision is none of f32, tf32, bf16, f16 and auto";
     case 'd':
         set->device = value;
         return NULL;

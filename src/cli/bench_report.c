@@ -4,6 +4,7 @@
  * worker's scratch pass at the rate of its cache. So do all others where the whole program fits the last cache, else they pass
  * at that of main memory. A step that finds its data in a cache all the same may come out above 100 %. */
 #include "bench.h"
+#include "cli.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,12 +180,9 @@ bool twi_bench_report(const twi_bench_settings *s, const twi_bench_result *r) {
 /* ---- JSON ---- */
 
 static void text_json(const char *key, const char *value) {
-    printf("\"%s\": \"", key);
-    for (; *value; value++) {
-        if (*value == '"' || *value == '\\') putchar('\\');
-        if ((unsigned char)*value >= ' ') putchar(*value);
-    }
-    fputs("\", ", stdout);
+    printf("\"%s\": ", key);
+    twi_cli_print_json(value);
+    fputs(", ", stdout);
 }
 
 static void steps_json(const twi_bench_result *r, const accounts *a) {

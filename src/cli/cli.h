@@ -20,4 +20,13 @@ extern const twi_cli_command twi_cli_doctor, twi_cli_bench, twi_cli_plan;
 /* Answers a command line that is wrong: says why where `problem` is not NULL (getopt has said it otherwise), and the usage. */
 int twi_cli_refuse(const twi_cli_command *command, const char *problem, const char *argument);
 
+/* ---- texts.c ---- */
+
+/* A whole number, least >= 0; false: it is none, or outside. */
+bool twi_cli_read_whole(const char *text, int64_t least, int64_t most, int64_t *out);
+/* By tw_precision_name. */
+bool twi_cli_read_precision(const char *text, tw_precision *out);
+/* A string, in its quotes. */
+void twi_cli_print_json(const char *text);
+
 #endif

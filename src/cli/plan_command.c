@@ -50,17 +50,9 @@ typedef struct request {
 
 /* ---- values ---- */
 
-static bool read_count(const char *text, int64_t most, int64_t *out) {
-    char *end;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    *out = value;
-    return *text >= '0' && *text <= '9' && !*end && !errno && value >= 1 && value <= most;
-}
-
 static bool read_int(const char *text, int *out) {
     int64_t value;
-    if (!read_count(text, INT_MAX, &value)) return false;
+    if (!twi_cli_read_whole(text, 1, INT_MAX, &value)) return false;
     *out = (int)value;
     return true;
 }
@@ -95,12 +87,6 @@ static bool read_input(const char *text, twi_job *job) {
         text = end + 1;
     }
     return true;
-}
-
-static bool read_precision(const char *text, tw_precision *out) {
-    for (int p = TW_PRECISION_F32; p <= TW_PRECISION_AUTO; p++)
-        if (strcmp(text, tw_precision_name((tw_precision)p)) == 0) return *out = (tw_precision)p, true;
-    return false;
 }
 
 static bool read_recompute(const char *text, tw_recompute *out) {
@@ -189,13 +175,16 @@ static const char *take(request *r, int option, const char *value) {
     case THREADS:
         return read_int(value, &job->threads) ? NULL : "--threads wants a whole number from 1, got";
     case SAMPLES:
-        return read_count(value, INT_MAX - 1, &job->samples) ? NULL : "--samples wants a whole number from 1, got";
+        return twi_cli_read_whole(value, 1, INT_MAX - 1, &job->samples) ? NULL
+                                                                        : "--samples wants a whole number from 1, got";
     case TEST_SAMPLES:
-        return read_count(value, INT_MAX - 1, &job->test_samples) ? NULL
-                                                                  : "--test-samples wants a whole number from 1, got";
+        return twi_cli_read_whole(value, 1, INT_MAX - 1, &job->test_samples)
+                   ? NULL
+                   : "--test-samples wants a whole number from 1, got";
     case PRECISION:
-        return read_precision(value, &job->trainer.precision) ? NULL
-                                                              : "--precision wants f32, tf32, bf16, f16 or auto, got";
+        return twi_cli_read_precision(value, &job->trainer.precision)
+                   ? NULL
+                   : "--precision wants f32, tf32, bf16, f16 or auto, got";
     case OPTIMIZER:
         return read_optimizer(value, job) ? NULL : "--optimizer wants sgd or adamw, got";
     case RECOMPUTE:
@@ -225,6 +214,11 @@ static const char *contradiction(const request *r) {
     if (!r->job.model) return "what shall be planned? Give --model";
     if (r->gpus && r->vram) return "--gpus and --vram are two questions: ask one at a time";
     if (r->gpus && r->dump) return "--dump is of one device: leave --gpus out";
+    if (r->gpus && r->job.device) return "--gpus takes every card: leave --device out";
+    if (r->vram && r->job.trainer.batch) return "--vram finds the batch: leave --batch out";
+    if (r->vram && r->job.trainer.memory_limit) return "--vram and --memory-limit are two limits: give one of them";
+    if ((r->job.channels || r->job.classes) && !twi_job_is_named(&r->job))
+        return "--input and --classes are for networks by name: a model file has its own";
     if (r->json && r->dump) return "--dump is text: leave --json out";
     return NULL;
 }
@@ -301,8 +295,7 @@ static int answer(const request *r) {
 }
 
 static int run(int argc, char **argv) {
-    request r = {.job = {.device = "auto", .trainer = TW_TRAINER_OPTIONS_INIT}};
-    r.job.trainer.batch = 64;
+    request r = {.job = {.trainer = TW_TRAINER_OPTIONS_INIT}};
     (void)read_optimizer("sgd", &r.job);
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         if (option == HELP || option == 'h') {
@@ -316,6 +309,8 @@ static int run(int argc, char **argv) {
     if (optind < argc) return twi_cli_refuse(&twi_cli_plan, "unexpected argument", argv[optind]);
     const char *problem = contradiction(&r);
     if (problem) return twi_cli_refuse(&twi_cli_plan, "the command line is wrong", problem);
+    if (!r.job.device) r.job.device = "auto";
+    if (!r.job.trainer.batch) r.job.trainer.batch = 64;
     return answer(&r);
 }
 

@@ -36,10 +36,18 @@ static tw_status build(twi_planned *p, const twi_job *job, int index) {
     return tw_model_build(p->net, zoo[index].build(p->net, x, job->classes ? job->classes : zoo[index].classes), NULL);
 }
 
-static tw_status open_model(twi_planned *p, const twi_job *job) {
+/* -1: there is none of that name. */
+static int find(const char *name) {
     for (int i = 0; i < ZOO; i++)
-        if (strcmp(zoo[i].name, job->model) == 0) return build(p, job, i);
-    return tw_model_open(&p->net, p->context, job->model, NULL);
+        if (strcmp(zoo[i].name, name) == 0) return i;
+    return -1;
+}
+
+bool twi_job_is_named(const twi_job *job) { return find(job->model) >= 0; }
+
+static tw_status open_model(twi_planned *p, const twi_job *job) {
+    const int index = find(job->model);
+    return index >= 0 ? build(p, job, index) : tw_model_open(&p->net, p->context, job->model, NULL);
 }
 
 /* ---- devices ---- */
@@ -118,8 +126,7 @@ tw_status twi_planned_measure(twi_planned *p, const twi_job *job) {
     if (p->card.capability) return TW_OK;
     tw_status status = tw_context_measure(p->context, 0, &ceilings);
     if (status) return status;
-    p->card.f32 = ceilings.flops;
-    p->card.bf16 = ceilings.bf16_flops;
+    p->card.f32 = ceilings.flops; /* halves are computed with in f32, too */
     p->card.bandwidth = ceilings.memory_bandwidth;
     p->measured = true;
     return make_plan(p, job, &p->card); /* again, so that kinds and layers have their times */

@@ -28,6 +28,8 @@ typedef struct twi_planned {
     size_t room; /* what was asked to be filled; 0: the card's memory */
 } twi_planned;
 
+/* Is the model one of the zoo, whose images and classes can be chosen? A file has its own. */
+bool twi_job_is_named(const twi_job *job);
 /* Plans a batch of the job. card NULL: for the job's device. On failure *out is empty, and tw_last_error says why. */
 tw_status twi_job_plan(twi_planned *out, const twi_job *job, const tw_card *card, int64_t batch);
 void twi_planned_drop(twi_planned *planned);

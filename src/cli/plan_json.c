@@ -4,19 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static void string(const char *text) {
-    putchar('"');
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            printf("\\%c", *c);
-        else if (*c < ' ')
-            printf("\\u%04x", *c);
-        else
-            putchar(*c);
-    }
-    putchar('"');
-}
-
 static void number(const char *key, double value, const char *before) {
     printf("%s\"%s\": ", before, key);
     if (isnan(value) || isinf(value))
@@ -30,9 +17,9 @@ static void figure(const char *key, double value) { number(key, value > 0 ? valu
 
 static void print_card(const tw_card *card) {
     fputs("\"card\": {\"key\": ", stdout);
-    string(card->key);
+    twi_cli_print_json(card->key);
     fputs(", \"name\": ", stdout);
-    string(card->name);
+    twi_cli_print_json(card->name);
     printf(", \"capability\": %d, \"processors\": %d", card->capability, card->processors);
     figure("memory_bytes", (double)card->memory_bytes);
     figure("bandwidth", card->bandwidth);
@@ -41,7 +28,7 @@ static void print_card(const tw_card *card) {
     figure("bf16", card->bf16);
     figure("f16", card->f16);
     fputs(", \"source\": ", stdout);
-    string(card->source);
+    twi_cli_print_json(card->source);
     putchar('}');
 }
 
@@ -87,7 +74,7 @@ static void print_works(const tw_plan *plan, const char *key, int count,
         tw_plan_work work = TW_PLAN_WORK_INIT;
         if (get(plan, i, &work)) continue;
         fputs(i ? ", {\"name\": " : "{\"name\": ", stdout);
-        string(work.name);
+        twi_cli_print_json(work.name);
         printf(", \"steps\": %d", work.steps);
         number("bytes", work.bytes, ", ");
         number("flops", work.flops, ", ");
@@ -110,9 +97,9 @@ void twi_card_print_json(const twi_planned *planned) {
 
 void twi_planned_print_json(const twi_planned *p, const twi_job *job) {
     fputs("{\"model\": ", stdout);
-    string(p->model);
+    twi_cli_print_json(p->model);
     fputs(", \"device\": ", stdout);
-    string(tw_context_get_device(p->context));
+    twi_cli_print_json(tw_context_get_device(p->context));
     printf(", \"batch\": %lld, \"precision\": \"%s\", \"optimizer\": \"%s\", \"classes\": %lld, \"weights\": %lld",
            (long long)p->batch, tw_precision_name(job->trainer.precision), job->optimizer, (long long)p->classes,
            (long long)p->weights);

@@ -9,32 +9,26 @@ enum { LAYERS = 5 };
 
 /* ---- amounts ---- */
 
-static const char *scaled(double value, double step, const char *const *units, int count, char *out) {
-    int unit = 0;
-    while (unit + 1 < count && value >= 999.5) value /= step, unit++;
-    const int decimals = unit == 0 && value == (double)(long long)value ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s", decimals, value, units[unit]);
-    return out;
+/* Three digits, but whole numbers of the unit itself as they are. */
+static int decimals_of(double value, bool unscaled) {
+    if (unscaled && value == (double)(long long)value) return 0;
+    return value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
 }
 
 const char *twi_amount_bytes(double bytes, char out[TWI_AMOUNT_TEXT]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    return scaled(bytes, 1024, units, 6, out);
+    int unit = 0;
+    while (unit < 5 && bytes >= 999.5) bytes /= 1024, unit++;
+    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s", decimals_of(bytes, unit == 0), bytes, units[unit]);
+    return out;
 }
 
 const char *twi_amount(double value, const char *unit, char out[TWI_AMOUNT_TEXT]) {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
-    char number[TWI_AMOUNT_TEXT - 12];
     int prefix = 0;
     if (isnan(value)) return "unknown";
     while (prefix < 6 && value >= 999.5) value /= 1000, prefix++;
-    snprintf(number, sizeof number, "%.*f",
-             prefix == 0 && value == (double)(long long)value ? 0
-             : value < 9.995                                  ? 2
-             : value < 99.95                                  ? 1
-                                                              : 0,
-             value);
-    snprintf(out, TWI_AMOUNT_TEXT, "%s %s%.8s", number, prefixes[prefix], unit);
+    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s%.8s", decimals_of(value, prefix == 0), value, prefixes[prefix], unit);
     return out;
 }
 
@@ -47,7 +41,7 @@ const char *twi_amount_seconds(double seconds, char out[TWI_AMOUNT_TEXT]) {
     if (isnan(seconds)) return "unknown";
     while (seconds < units[i].from) i++;
     const double value = seconds / units[i].unit;
-    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, units[i].name);
+    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s", decimals_of(value, false), value, units[i].name);
     return out;
 }
 
@@ -141,8 +135,25 @@ static void print_kinds(const twi_planned *p) {
     work_line(&all, "all", false);
 }
 
+/* Of what is multiplied in another type than f32; 0: nothing is, or at the rate of f32. */
+static double rate_in(const tw_card *card, tw_precision precision) {
+    return precision == TW_PRECISION_TF32   ? card->tf32
+           : precision == TW_PRECISION_BF16 ? card->bf16
+           : precision == TW_PRECISION_F16  ? card->f16
+                                            : 0;
+}
+
+static void print_figures(const twi_planned *p, tw_precision precision) {
+    char bandwidth[TWI_AMOUNT_TEXT], rate[TWI_AMOUNT_TEXT];
+    const double other = rate_in(&p->card, precision);
+    printf("  of %s and %s in f32", twi_amount(p->card.bandwidth, "B/s", bandwidth),
+           twi_amount(p->card.f32, "FLOP/s", rate));
+    if (other > 0) printf(", %s in %s", twi_amount(other, "FLOP/s", rate), tw_precision_name(precision));
+    printf(" (%s)\n", p->measured ? "measured on this machine now" : p->card.source);
+}
+
 static void print_time(const twi_planned *p, const twi_job *job) {
-    char update[TWI_AMOUNT_TEXT], epoch[TWI_AMOUNT_TEXT], rate[TWI_AMOUNT_TEXT], bandwidth[TWI_AMOUNT_TEXT];
+    char update[TWI_AMOUNT_TEXT], epoch[TWI_AMOUNT_TEXT];
     puts("\ntime at best, by the roofline: planned, not measured");
     if (isnan(p->time.update_seconds)) {
         puts("  unknown: the device's bandwidth and rates are not known");
@@ -157,8 +168,7 @@ static void print_time(const twi_planned *p, const twi_job *job) {
     if (!p->card.capability)
         puts("  on a CPU values stay in the cache from step to step where they can, so that fewer bytes may come from "
              "memory");
-    printf("  of %s and %s in f32 (%s)\n", twi_amount(p->card.bandwidth, "B/s", bandwidth),
-           twi_amount(p->card.f32, "FLOP/s", rate), p->measured ? "measured on this machine now" : p->card.source);
+    print_figures(p, job->trainer.precision);
 }
 
 void twi_planned_print(const twi_planned *p, const twi_job *job) {

@@ -17,15 +17,15 @@ static double times_of(const tw_plan *plan, const twi_planned_step *step) {
 
 /* ---- steps ---- */
 
-/* What its values are stored in says what it multiplies. */
-static twi_rate rate_of(const tw_plan *plan, const twi_call *call) {
+/* What its values are stored in says what it multiplies, and of f32 the step itself. */
+static twi_rate rate_of(const twi_call *call) {
     for (int o = 0; o < call->operand_count; o++) {
         const twi_operand *operand = &call->operand[o];
         if (operand->store != TWI_REAL || !operand->shape.rank) continue;
         if (operand->dtype == TW_BF16) return TWI_RATE_BF16;
         if (operand->dtype == TW_F16) return TWI_RATE_F16;
     }
-    return plan->trainer->options.precision == TW_PRECISION_TF32 ? TWI_RATE_TF32 : TWI_RATE_F32;
+    return call->tf32 ? TWI_RATE_TF32 : TWI_RATE_F32;
 }
 
 static double rate_on(const tw_card *card, twi_rate rate) {
@@ -69,7 +69,7 @@ static void add_step(tw_plan *plan, const twi_step *step) {
         .kind = entry(plan->kind, &plan->kind_count, step->kernel->name, strcspn(step->kernel->name, ".")),
         .layer = step->node ? entry(plan->layer, &plan->layer_count, step->label, layer_length(step->label)) : -1,
         .updates = step->segment >= plan->program->update_segment,
-        .rate = rate_of(plan, &call),
+        .rate = rate_of(&call),
         .bytes = twi_program_step_bytes(plan->program, step),
         .flops = step->kernel->flops ? step->kernel->flops(&call) : 0,
     };

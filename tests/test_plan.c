@@ -326,6 +326,35 @@ static void tf32_is_planned_where_it_is_computed_in(void **state) {
     assert_false(is_planned_in_tf32("plan:t4", "conv1"));   /* capability 7.5 has none */
 }
 
+static void note_smaller(void *user, tw_log_level level, const char *line) {
+    (void)level;
+    if (strstr(line, "measured in batches of 64")) *(bool *)user = true;
+}
+
+/* The slots of training are there while the evaluation is planned: with them it does not keep a limit that it would keep alone. */
+static void a_limit_is_kept_by_all_programs_together(void **state) {
+    (void)state;
+    tw_trainer_options trainer = {.size = sizeof trainer, .batch = 64, .evaluation_batch = 128, .workers = 1};
+    tw_context *context;
+    bool smaller = false;
+    CHECK_OK(
+        tw_context_create(&context, "plan:h200",
+                          TW_OPTIONS(context, .log = note_smaller, .log_user = &smaller, .log_level = TW_LOG_INFO)));
+    tw_model *model = network(context);
+    for (int limited = 0; limited < 2; limited++) {
+        tw_plan *plan;
+        tw_plan_memory memory = TW_PLAN_MEMORY_INIT;
+        CHECK_OK(
+            tw_plan_create(&plan, model, TW_OPTIONS(plan, .trainer = &trainer, .samples = 64, .test_samples = 128)));
+        CHECK_OK(tw_plan_get_memory(plan, &memory));
+        tw_plan_destroy(plan);
+        assert_int_equal(smaller, limited);
+        trainer.memory_limit = memory.peak_bytes - memory.other_bytes - 1;
+    }
+    tw_model_destroy(model);
+    tw_context_destroy(context);
+}
+
 static void the_parts_of_an_arena_add_up(void **state) {
     (void)state;
     for (int i = 0; i < SCENARIOS; i++) {
@@ -361,6 +390,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_planned_says_so),
         cmocka_unit_test(flops_and_seconds_follow_from_shapes),
         cmocka_unit_test(tf32_is_planned_where_it_is_computed_in),
+        cmocka_unit_test(a_limit_is_kept_by_all_programs_together),
         cmocka_unit_test(the_parts_of_an_arena_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,11 +115,28 @@ static void a_trainer_keeps_its_rules(void **state) {
     tw_dataset_destroy(data);
 }
 
+/* By which the next plan knows what is left: the copies in half precision are counted with the rest. */
+static void a_model_holds_what_its_program_was_planned_with(void **state) {
+    (void)state;
+    static const tw_precision precisions[] = {TW_PRECISION_F32, TW_PRECISION_BF16, TW_PRECISION_F16};
+    for (int i = 0; i < 3; i++) {
+        tw_dataset *data = task_data(task_context, 20, 3);
+        tw_model *model = task_model(task_context, 7);
+        tw_trainer *trainer = trainer_in(model, precisions[i], NULL, 1);
+        CHECK_OK(tw_trainer_fit(trainer, data, NULL));
+        assert_int_equal(twi_model_bytes(model), twi_program_bytes(trainer->cached[0].program));
+        tw_trainer_destroy(trainer);
+        tw_model_destroy(model);
+        tw_dataset_destroy(data);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         with_context(training_goes_on_bit_for_bit),
         with_context(gathered_and_fed_batches_are_rounded_alike),
         with_context(a_trainer_keeps_its_rules),
+        with_context(a_model_holds_what_its_program_was_planned_with),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,6 +66,7 @@ static tw_status try_plan(net *n, int64_t batch, const plan *p, tw_program **out
         tw_program_destroy(*out);
     }
     options.recompute = p->recompute;
+    options.plan_only = n->context->plans_only; /* or two of them would share the larger one's arena */
     return tw_program_create(out, n->model, batch, &options);
 }
 

@@ -46,8 +46,7 @@ TW_API TW_WARN_UNUSED tw_status tw_card_load(tw_card *out, const char *path);
  *  OUT_OF_MEMORY. */
 TW_API TW_WARN_UNUSED tw_status tw_context_create_for_card(tw_context **out, const tw_card *card, const tw_context_options *options);
 /** The card that a context plans for or runs on, as far as it is known: a GPU that is here is looked up by its name, and is otherwise without
- *  rates; of a CPU only the name and the memory are told (its
- *  rates: tw_context_measure). Errors: ARGUMENT, DEVICE. */
+ *  rates; of a CPU only the name and the memory are told (its rates: tw_context_measure). Errors: ARGUMENT, DEVICE. */
 TW_API TW_WARN_UNUSED tw_status tw_card_of_context(tw_card *out, const tw_context *context);
 
 /* ---- plans ---- */
@@ -73,7 +72,7 @@ TW_API TW_WARN_UNUSED tw_status tw_plan_create(tw_plan **out, tw_model *model, c
 TW_API void tw_plan_destroy(tw_plan *plan);
 
 /** Memory of the device at the moment when most is held, in bytes. The parts add up to peak_bytes, which is what tw_context_get_device_memory will
- *  tell as the peak of the same fit. */
+ *  tell as the peak of the same fit. Without a memory_limit that is a fit on a device with room enough: on one without, fit changes its plan. */
 typedef struct tw_plan_memory {
     size_t size;                      /**< set by the caller: tw_plan_memory memory = TW_PLAN_MEMORY_INIT */
     size_t peak_bytes;

@@ -1,6 +1,6 @@
-/* A pool of workers, one per context, of threads of its own or of the program's. The caller is worker 0. Waiting is a short spin, then a futex sleep, so that an
- * idle or preempted pool costs nothing. Workers flush denormals to zero for themselves; the caller's floating-point
- * state is set on entry and restored on return. */
+/* A pool of workers, one per context, of threads of its own or of the program's (a hosted pool). Of its own threads the caller is
+ * worker 0, and waiting is a short spin, then a futex sleep, so that an idle or preempted pool costs nothing. Workers flush
+ * denormals to zero for themselves; the caller's floating-point state is set on entry and restored on return. */
 #ifndef TWI_BASE_THREADS_H
 #define TWI_BASE_THREADS_H
 

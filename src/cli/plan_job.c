@@ -126,7 +126,8 @@ tw_status twi_planned_measure(twi_planned *p, const twi_job *job) {
     if (p->card.capability) return TW_OK;
     tw_status status = tw_context_measure(p->context, 0, &ceilings);
     if (status) return status;
-    p->card.f32 = ceilings.flops; /* halves are computed with in f32, too */
+    p->card.f32 = ceilings.flops;
+    p->card.bf16 = ceilings.bf16_flops;
     p->card.bandwidth = ceilings.memory_bandwidth;
     p->measured = true;
     return make_plan(p, job, &p->card); /* again, so that kinds and layers have their times */

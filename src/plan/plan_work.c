@@ -71,7 +71,7 @@ static void add_step(tw_plan *plan, const twi_step *step) {
         .updates = step->segment >= plan->program->update_segment,
         .rate = rate_of(&call),
         .bytes = twi_program_step_bytes(plan->program, step),
-        .flops = step->kernel->flops ? step->kernel->flops(&call) : 0,
+        .flops = twi_program_step_flops(plan->program, step),
     };
 }
 

@@ -6,21 +6,11 @@
 
 double twi_outline_cost(const twi_outline *outline, int index) {
     const twi_step *step = &outline->step[index];
-    twi_call call;
-    twi_program_call(outline->program, step, 0, &call);
-    const double flops = step->kernel->flops ? step->kernel->flops(&call) : 0;
-    return twi_cost_of(flops, twi_program_step_bytes(outline->program, step), 1);
+    return twi_cost_of(twi_program_step_flops(outline->program, step), twi_program_step_bytes(outline->program, step),
+                       1);
 }
 
 /* ---- what can be done again ---- */
-
-static bool is_input(const tw_program *program, int root) {
-    for (int v = 0; v < program->value_count; v++)
-        if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
-            twi_program_root(program, program->value_buffer[v]) == root)
-            return true;
-    return false;
-}
 
 /* A step whose results are of the samples alone, and lie nowhere but in planned memory. Sums over the batch are not done
  * twice: they are small, and what moves with them (running statistics) moves once. */
@@ -33,7 +23,7 @@ static bool is_repeatable(const tw_program *program, const twi_step *step) {
         if (step->operand[o] < 0 || rule->access == TWI_READ) continue;
         const twi_buffer *buffer = &program->buffer[step->operand[o]];
         if (rule->reach != TWI_BATCHED || buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || buffer->pinned ||
-            is_input(program, step->operand[o]))
+            twi_program_is_input(program, step->operand[o]))
             return false;
         written++;
     }

@@ -1,5 +1,6 @@
 /* Plans a program within a limit of memory: smaller workspaces first, then forward steps that are done again. Each change is
- * logged with what it saves and costs. Micro-batches, which change what a run is, are the trainer's. */
+ * logged with what it saves and costs. Batches in parts, which change what a run is, are the trainer's; what a plan takes is
+ * counted in need.c. */
 #include "recompute.h"
 #include "base/text.h"
 
@@ -19,96 +20,10 @@ typedef struct fitting {
     tw_program *program;
     size_t limit; /* TWI_NO_LIMIT: none */
     tw_recompute recompute;
-    size_t plain, floor; /* bytes of the first plan, and of the smallest that was seen */
-    size_t before;       /* of the plan before the change under way */
+    size_t floor;  /* bytes of the smallest plan that was seen */
+    size_t before; /* of the one before the change under way */
     bool scheduled;
 } fitting;
-
-static size_t scratch_bytes(const tw_program *program) {
-    tw_context *context = twi_program_context(program);
-    return program->worker_bytes * (size_t)context->backend->workers(context);
-}
-
-/* ---- what a program takes ---- */
-
-static size_t slot_bytes(const tw_program *program) {
-    size_t bytes = 0;
-    for (int v = 0; program->slots && v < program->value_count; v++)
-        if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
-            !twi_program_gathers(program, program->model->graph.value[v]))
-            bytes += TWI_SLOTS * twi_program_fed_bytes(program, program->value_buffer[v]);
-    return bytes;
-}
-
-/* Arrays that other programs needed are there, whether this one does or not. */
-twi_store_need twi_program_store_need(const tw_program *program) {
-    const twi_store *store = &program->model->store;
-    const size_t learned = (size_t)store->learned_count * store->real_size;
-    twi_store_need need = {.parameters = learned + 2 * (size_t)store->buffer_count * store->real_size};
-    if (program->train || store->gradients) need.gradients += learned;
-    if (program->accumulate || store->gradient_sums) need.gradients += learned;
-    for (int h = TW_F16; h < TWI_HALVES; h++) {
-        const bool own = program->half == (tw_dtype)h;
-        if ((own && program->half_weights) || store->half_weights[h])
-            need.parameters += (size_t)store->learned_count * 2;
-        if ((own && program->half_gradients) || store->half_gradients[h])
-            need.gradients += (size_t)store->learned_count * 2;
-    }
-    for (int i = 0; i < TWI_MOMENTS; i++) {
-        const bool own = i >= program->moments.first && i < program->moments.first + program->moments.count;
-        if (own || store->moment[i]) need.state += learned;
-    }
-    return need;
-}
-
-/* The arena and the scratch are as large as the largest need of any program of the model. */
-size_t twi_program_bytes(const tw_program *program) {
-    const twi_store_need need = twi_program_store_need(program);
-    size_t arena = program->arena_bytes, scratch = scratch_bytes(program), slots = slot_bytes(program);
-    for (const tw_program *other = program->model->programs; other; other = other->next) {
-        if (other == program || twi_program_only_plans(other)) continue;
-        if (other->arena_bytes > arena) arena = other->arena_bytes;
-        if (scratch_bytes(other) > scratch) scratch = scratch_bytes(other);
-        slots += slot_bytes(other);
-    }
-    return need.parameters + need.gradients + need.state + arena + scratch + slots;
-}
-
-size_t twi_model_bytes(const tw_model *model) {
-    const twi_store *store = &model->store;
-    const size_t learned = (size_t)store->learned_count * store->real_size;
-    size_t bytes =
-        learned + 2 * (size_t)store->buffer_count * store->real_size + model->arena_bytes + model->scratch_bytes;
-    bytes += (store->gradients != NULL) * learned + (store->gradient_sums != NULL) * learned;
-    for (int i = 0; i < TWI_MOMENTS; i++) bytes += (store->moment[i] != NULL) * learned;
-    for (const tw_program *program = model->programs; program; program = program->next)
-        if (!twi_program_only_plans(program)) bytes += slot_bytes(program);
-    return bytes;
-}
-
-void twi_model_trim(tw_model *model) {
-    for (const tw_program *program = model->programs; program; program = program->next)
-        if (!twi_program_only_plans(program)) return;
-    void **const memory[] = {&model->arena, &model->scratch};
-    for (int i = 0; i < 2; i++) {
-        model->context->backend->put(model->context, *memory[i]);
-        *memory[i] = NULL;
-    }
-    model->arena_bytes = model->scratch_bytes = 0;
-    model->arena_user = NULL;
-}
-
-tw_status twi_program_tell_need(const tw_program *program, tw_status status) {
-    const twi_store_need need = twi_program_store_need(program);
-    char parameters[TWI_QUANTITY_TEXT], gradients[TWI_QUANTITY_TEXT], state[TWI_QUANTITY_TEXT],
-        arena[TWI_QUANTITY_TEXT], scratch[TWI_QUANTITY_TEXT];
-    return twi_fail_within(
-        status, "batch %lld takes parameters %s, gradients %s, optimizer %s, activations %s, workspaces %s",
-        (long long)program->batch, twi_quantity((double)need.parameters, "B", parameters),
-        twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state),
-        twi_quantity((double)program->arena_bytes, "B", arena),
-        twi_quantity((double)scratch_bytes(program), "B", scratch));
-}
 
 static size_t workspace_of(const tw_program *program) {
     size_t shared = 0, partial = 0, worker = 0;
@@ -287,7 +202,7 @@ static tw_status fit(fitting *f) {
         bool done = false;
         if (i && changes_nothing(program, workspace_limits[i]) && !last) continue;
         TWI_TRY(plan_under(f, workspace_limits[i]));
-        if (!i) f->plain = f->before = twi_program_bytes(program);
+        if (!i) f->before = twi_program_bytes(program);
         done = fits(f);
         if (i && twi_program_bytes(program) < f->before) {
             char what[64], most[TWI_QUANTITY_TEXT];

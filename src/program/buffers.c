@@ -140,6 +140,21 @@ void twi_program_compact(tw_program *program) {
     program->step_count = kept;
 }
 
+bool twi_program_is_input(const tw_program *program, int buffer) {
+    for (int v = 0; v < program->value_count; v++)
+        if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
+            twi_program_root(program, program->value_buffer[v]) == buffer)
+            return true;
+    return false;
+}
+
+double twi_program_step_flops(const tw_program *program, const twi_step *step) {
+    twi_call call;
+    if (!step->kernel->flops) return 0;
+    twi_program_call(program, step, 0, &call);
+    return step->kernel->flops(&call);
+}
+
 double twi_program_step_bytes(const tw_program *program, const twi_step *step) {
     double bytes = 0;
     for (int o = 0; o < step->kernel->operand_count; o++)

@@ -138,15 +138,9 @@ static bool is_looked_at(const search *s, const twi_buffer *buffer) {
     return s->program->model->store.parameter[buffer->parameter].learned;
 }
 
-static bool is_input(const tw_program *program, int buffer) {
-    for (int v = 0; v < program->value_count; v++)
-        if (program->value_buffer[v] == buffer && program->model->graph.value[v]->kind == TWI_VALUE_INPUT) return true;
-    return false;
-}
-
 static const char *kind_of(const search *s, const twi_step *step, int buffer, bool outside) {
     const tw_program *program = s->program;
-    if (is_input(program, buffer)) return "input";
+    if (twi_program_is_input(program, buffer)) return "input";
     for (int i = 0; i < program->loss_count; i++)
         if (program->value_buffer[program->loss[i].value->id] == buffer) return "loss";
     const int parameter = s->check->buffer[buffer].parameter;
@@ -170,7 +164,7 @@ static tw_status look(search *s, const twi_step *step, int operand, bool outside
     const int64_t sample = buffer->batched ? twi_shape_count_from(&buffer->shape, 1) : 0;
     int64_t last = -1;
     if (s->seen[index] || !is_looked_at(s, buffer)) return TW_OK;
-    if (outside && buffer->parameter < 0 && !is_input(s->program, index))
+    if (outside && buffer->parameter < 0 && !twi_program_is_input(s->program, index))
         return TW_OK; /* slots, of which one is read */
     s->seen[index] = true;
     TWI_TRY(context->backend->copy_out(context, s->host, twi_program_address(s->check, index), buffer->bytes));

@@ -242,10 +242,8 @@ static void mix_operand(uint64_t *hash, const tw_program *program, int buffer) {
 /* Gathered here, streamed or fed from outside, the input is the same: that decides nothing. */
 static bool brings_input(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
-        for (int v = 0; step->kernel->operand[o].access == TWI_WRITE && v < program->value_count; v++)
-            if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
-                program->value_buffer[v] == step->operand[o])
-                return true;
+        if (step->kernel->operand[o].access == TWI_WRITE && twi_program_is_input(program, step->operand[o]))
+            return true;
     return false;
 }
 

@@ -191,6 +191,10 @@ int twi_program_owner(const tw_program *program, int buffer);
 void twi_program_compact(tw_program *program);
 /* Bytes a step reads and writes. */
 double twi_program_step_bytes(const tw_program *program, const twi_step *step);
+/* Its arithmetic; 0 where only bytes count. */
+double twi_program_step_flops(const tw_program *program, const twi_step *step);
+/* Does the buffer hold an input of the graph, fed or gathered? */
+bool twi_program_is_input(const tw_program *program, int buffer);
 
 /* ---- passes ---- */
 
@@ -215,18 +219,6 @@ tw_status twi_pass_memory_plan(tw_program *program);
 /* budget.c: the passes from schedule to memory_plan, more than once where a limit of memory asks for it. Errors: OUT_OF_MEMORY, which
  * names the least that it can be planned with. */
 tw_status twi_program_plan(tw_program *program, const tw_program_options *options);
-/* Bytes of the device that the program takes, with the store, the arena and the scratch of its model as they will be. */
-size_t twi_program_bytes(const tw_program *program);
-/* The same of what a model's programs hold now. */
-size_t twi_model_bytes(const tw_model *model);
-/* Gives arena and scratch back where no program is left that needs them. */
-void twi_model_trim(tw_model *model);
-/* Puts what the planned program needs before a failure that says there is not as much; returns the status. */
-tw_status twi_program_tell_need(const tw_program *program, tw_status status);
-typedef struct twi_store_need {
-    size_t parameters, gradients, state; /* bytes; buffers and their shadows count as parameters, sums as gradients */
-} twi_store_need;
-twi_store_need twi_program_store_need(const tw_program *program);
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
@@ -263,6 +255,23 @@ tw_status twi_lower_gradients(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
 /* Makes the segments of all flat steps again, since gradients have moved to the array in half precision. */
 tw_status twi_lower_segments_again(tw_program *program);
+
+/* ---- need.c: bytes of the device ---- */
+
+/* Of a planned program, with the store, the arena and the scratch of its model as they will be. */
+size_t twi_program_bytes(const tw_program *program);
+/* Of all workers. */
+size_t twi_program_scratch_bytes(const tw_program *program);
+typedef struct twi_store_need {
+    size_t parameters, gradients, state; /* bytes; buffers and their shadows count as parameters, sums as gradients */
+} twi_store_need;
+twi_store_need twi_program_store_need(const tw_program *program);
+/* What a model and its programs hold now. */
+size_t twi_model_bytes(const tw_model *model);
+/* Gives arena and scratch back where no program is left that needs them. */
+void twi_model_trim(tw_model *model);
+/* Puts what the planned program needs before a failure that says there is not as much; returns the status. */
+tw_status twi_program_tell_need(const tw_program *program, tw_status status);
 
 /* ---- guard.c ---- */
 

@@ -61,12 +61,6 @@ static const twi_step *writer_of(const tw_program *program, int buffer) {
     return NULL;
 }
 
-static bool is_input(const tw_program *program, int buffer) {
-    for (int v = 0; v < program->value_count; v++)
-        if (program->value_buffer[v] == buffer && program->model->graph.value[v]->kind == TWI_VALUE_INPUT) return true;
-    return false;
-}
-
 typedef struct teller {
     twi_account *account;
     twi_account_fn visit;
@@ -82,7 +76,7 @@ static void tell_of_buffer(const tw_program *program, int block, const teller *t
     const int there = occupant(program, block, t->account->segment);
     const twi_step *writer = writer_of(program, there);
     const size_t bytes = aligned(program->buffer[block].bytes);
-    if (!writer || is_input(program, there))
+    if (!writer || twi_program_is_input(program, there))
         tell(t, program->buffer[there].name, TWI_SHARE_INPUT, bytes);
     else
         tell(t, writer->label,
@@ -111,8 +105,7 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     const twi_store *store = &program->model->store;
     size_t learned = (size_t)store->learned_count * store->real_size;
     stats.arena_bytes = program->arena_bytes;
-    stats.scratch_bytes =
-        program->worker_bytes * (size_t)twi_program_context(program)->backend->workers(twi_program_context(program));
+    stats.scratch_bytes = twi_program_scratch_bytes(program);
     stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
     stats.gradient_bytes = (program->train ? learned : 0) + (program->accumulate ? learned : 0);
     if (program->half_weights) stats.parameter_bytes += (size_t)store->learned_count * 2;
@@ -126,9 +119,7 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     stats.recomputed_work = program->recomputed.work;
     stats.workspace_limit = twi_program_saves_workspace(program) ? program->workspace_limit : 0;
     for (int i = 0; i < program->step_count; i++) {
-        twi_call call;
-        twi_program_call(program, &program->step[i], 0, &call);
-        if (program->step[i].kernel->flops) stats.flops += program->step[i].kernel->flops(&call);
+        stats.flops += twi_program_step_flops(program, &program->step[i]);
         stats.bytes += twi_program_step_bytes(program, &program->step[i]);
     }
     twi_account account;

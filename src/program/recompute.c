@@ -123,10 +123,8 @@ static void count_work(const twi_outline *outline, const again *a) {
     for (int i = 0; i < outline->forward_count; i++) {
         if (!a->done[i]) continue;
         const twi_step *step = &outline->step[i];
-        twi_call call;
-        twi_program_call(outline->program, step, 0, &call);
         r->steps++;
-        r->flops += step->kernel->flops ? step->kernel->flops(&call) : 0;
+        r->flops += twi_program_step_flops(outline->program, step);
         r->bytes += twi_program_step_bytes(outline->program, step);
         r->work += twi_outline_cost(outline, i) / outline->work;
     }

@@ -53,14 +53,12 @@ tw_status tw_program_get_step(const tw_program *program, int index, tw_step_info
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: there is no step %d; the program has %d, counted from 0", what, index,
                         program->step_count);
     const twi_step *step = &program->step[index];
-    twi_call call;
-    twi_program_call(program, step, 0, &call);
     tw_step_info info = {.kernel = step->kernel->name,
                          .label = step->label,
                          .implementation = step->choice.implementation,
                          .part = (tw_step_part)step->part,
                          .segment = step->segment,
-                         .flops = step->kernel->flops ? step->kernel->flops(&call) : 0,
+                         .flops = twi_program_step_flops(program, step),
                          .bytes = twi_program_step_bytes(program, step),
                          .local_bytes = local_bytes(program, step)};
     const tw_context *context = twi_program_context(program);

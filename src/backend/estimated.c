@@ -1,13 +1,9 @@
 /* A card as a back end where the CUDA back end itself cannot be opened: steps are planned, and none has an implementation. How
  * much workspace the libraries would take is not known then, so the most that they are allowed is planned, and said to be. */
+#include "cards.h"
 #include "planning.h"
-#include <talweg/plan.h>
 
 #include <stdio.h>
-
-/* As in cuda/cudnn.c: a sixteenth of the device, at most 256 MiB. As in cuda/cublaslt.c. */
-enum { SHARE = 16 };
-static const size_t convolution_most = (size_t)256 << 20, product_most = (size_t)32 << 20;
 
 static tw_status estimated_open(tw_context *context, void **out) {
     *out = NULL;
@@ -29,11 +25,8 @@ static tw_status estimated_describe(const tw_context *context, tw_device_info *o
     return TW_OK;
 }
 
-/* As twi_cuda_computes_in. */
 static bool estimated_computes_in(const tw_context *context, tw_precision precision) {
-    const int capability = context->card->capability;
-    if (precision == TW_PRECISION_F16) return capability >= 70;
-    return (precision == TW_PRECISION_BF16 || precision == TW_PRECISION_TF32) && capability >= 80;
+    return twi_card_computes_in(context->card->capability, precision);
 }
 
 static int estimated_workers(const tw_context *context) {
@@ -44,11 +37,9 @@ static int estimated_workers(const tw_context *context) {
 static size_t most_workspace(const tw_card *card, const twi_kernel *kernel, const twi_call *call) {
     if (kernel->workspace) return kernel->workspace(call); /* a user's own */
     if (!kernel->flops) return 0;
-    for (int o = 0; o < call->operand_count; o++) { /* an image makes it a convolution */
-        const size_t share = card->memory_bytes / SHARE;
-        if (call->operand[o].shape.rank == 4) return share < convolution_most ? share : convolution_most;
-    }
-    return product_most;
+    for (int o = 0; o < call->operand_count; o++) /* an image makes it a convolution */
+        if (call->operand[o].shape.rank == 4) return twi_card_convolution_workspace(card->memory_bytes);
+    return TWI_CARD_PRODUCT_WORKSPACE;
 }
 
 static tw_status estimated_choose(tw_context *context, const twi_kernel *kernel, const twi_call *main,

@@ -6,6 +6,7 @@
  * steps of that type; halves are summed in f32. Algorithms that add parts in whatever order they finish are left out.
  * Source: NVIDIA, cuBLAS documentation, "Using the cuBLASLt API". */
 #include "cublaslt.h"
+#include "backend/cards.h"
 #include "cuda_memory.h"
 #include "kernel_table.h"
 
@@ -14,7 +15,6 @@
 
 /* What cuBLASLt may assume of every address; planned memory is aligned better. */
 #define ALIGNMENT_BYTES 16u
-#define WORKSPACE_BYTES ((size_t)32 << 20)
 
 struct twi_cuda_blas {
     cublasLtHandle_t handle;
@@ -194,7 +194,7 @@ static tw_status describe(twi_cuda_device *device, matmul *m, const twi_call *ca
 }
 
 static size_t most_workspace(const twi_cuda_site *site) {
-    return site->workspace_limit < WORKSPACE_BYTES ? site->workspace_limit : WORKSPACE_BYTES;
+    return site->workspace_limit < TWI_CARD_PRODUCT_WORKSPACE ? site->workspace_limit : TWI_CARD_PRODUCT_WORKSPACE;
 }
 
 static tw_status limit(twi_cuda_device *device, cublasLtMatmulPreference_t preference, size_t workspace) {

@@ -1,6 +1,7 @@
 /* What a device and the libraries in use tell of themselves, for reports. TWI_CUDA_CODE, from the build, says what the
  * kernels were compiled for. */
 #include "cuda.h"
+#include "backend/cards.h"
 
 #include <cublasLt.h>
 #include <stdio.h>
@@ -47,9 +48,6 @@ void twi_cuda_name_machine(const twi_cuda_device *device) {
              (int)cublasLtGetVersion(), cudnn_version());
 }
 
-/* Volta multiplies f16, Ampere bf16 and TF32 too. */
 bool twi_cuda_computes_in(const tw_context *context, tw_precision precision) {
-    const int capability = twi_cuda_of(context)->capability;
-    if (precision == TW_PRECISION_F16) return capability >= 70;
-    return (precision == TW_PRECISION_BF16 || precision == TW_PRECISION_TF32) && capability >= 80;
+    return twi_card_computes_in(twi_cuda_of(context)->capability, precision);
 }

@@ -3,6 +3,7 @@
 
 #ifdef TWI_HAVE_CUDNN
 
+#include "backend/cards.h"
 #include "cudnn_plan.h"
 
 #include <string.h>
@@ -54,9 +55,6 @@ tw_status twi_cudnn_check(twi_cuda_device *device, cudnnStatus_t status, const c
 
 /* ---- opening ---- */
 
-enum { LIMIT_SHARE = 16 };
-static const size_t limit_most = (size_t)256 << 20;
-
 static tw_status check_version(void) {
     const size_t there = cudnnGetVersion();
     if (there / 10000 == CUDNN_MAJOR) return TW_OK;
@@ -91,10 +89,8 @@ static tw_status open_with(twi_cuda_dnn **out, twi_cuda_device *device, const ch
     dnn->device = device;
     dnn->memory = memory;
     dnn->trial = options->trial && !json;
-    const size_t share = device->total_bytes / LIMIT_SHARE;
-    dnn->workspace_limit = options->workspace_limit ? options->workspace_limit
-                           : share < limit_most     ? share
-                                                    : limit_most;
+    dnn->workspace_limit =
+        options->workspace_limit ? options->workspace_limit : twi_card_convolution_workspace(device->total_bytes);
     tw_status status = json ? describe(dnn, json) : open_handle(dnn);
     if (!status) status = twi_dnn_cache_open(dnn, options->cache_folder);
     if (status) {

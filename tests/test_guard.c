@@ -166,7 +166,7 @@ static void the_last_element_that_is_not_finite_is_found(void **state) {
             assert_int_equal(guard->place, places[i]);
             assert_true(k ? guard->value == (double)values[k] : isnan(guard->value));
             assert_int_equal(guard->refused, 1);
-            assert_string_equal(tw_model_get_guard(p.model).culprit, "fc.weight");
+            assert_string_equal(tw_model_get_guard(p.model).culprit, "loss");
             close_planted(&p);
         }
 }
@@ -319,6 +319,7 @@ static void updates_are_left_out_where_asked(void **state) {
     assert_int_equal(tw_model_get_updates(p.model), 2);
     for (int s = 0; s < 49; s++) CHECK_OK(step(&p, (const float[]){NAN, 2}));
     CHECK_FAILS(step(&p, (const float[]){NAN, 2}), TW_ERROR_NUMERIC, "left out 50 times in a row, 51 in all");
+    assert_non_null(strstr(tw_last_error(), "the loss 'loss' is not finite"));
     close_planted(&p);
 }
 
@@ -462,7 +463,8 @@ static void bad_options_are_named(void **state) {
         {{.initial = -1}, "initial"},          {{.initial = INFINITY}, "initial"}, {{.initial = 0x1p25}, "initial"},
         {{.growth = 0.5}, "growth"},           {{.backoff = 1.5}, "backoff"},      {{.backoff = NAN}, "backoff"},
         {{.growth_interval = -1}, "interval"}, {{.minimum = -2}, "minimum"},       {{.maximum = 0.5}, "maximum"},
-        {{.maximum = 1e40}, "maximum"},        {{.patience = -1}, "patience"}};
+        {{.maximum = 1e40}, "maximum"},        {{.patience = -1}, "patience"},     {{.minimum = 0x1p-127}, "minimum"},
+        {{.maximum = 0x1p127}, "maximum"}};
     tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         refuse(TW_OPTIONS(program, .optimizer = &sgd, .loss_scaling = &rows[i].scaling), rows[i].says);

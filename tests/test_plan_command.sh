@@ -110,10 +110,19 @@ if [ -n "$batch" ] && command -v bc >/dev/null; then
     [ "$(needs $((batch + 1)))" -gt $room ] || fail "batch $((batch + 1)) fits, too"
 fi
 expect 1 --model resnet50 --device t4 --vram 600MB && says err 'not even a batch of 1 fits' && silent out
+expect 0 --model lenet --device t4 --vram 900000GiB && says out ': 16777216, which needs ' && says out '; larger ones are not'
 
 # ---- JSON ----
 
 if command -v python3 >/dev/null; then
+    printf '{"name": "\303\251 \303\050 \377 \355\240\200 \360\237\230\200", "capability": 90, "processors": 8, "memory_gib": 8}' \
+        >"$work/card.json"
+    expect 0 --model lenet --json --device "$work/card.json"
+    python3 - "$work/out" <<'PY' || fail "JSON of a name that is not UTF-8"
+import json, sys
+name = json.load(open(sys.argv[1], encoding="utf-8"))["card"]["name"]
+assert name == "\u00e9 \ufffd( \ufffd \ufffd\ufffd\ufffd \U0001f600", ascii(name)
+PY
     for options in '--device t4' '--device rtx4090 --samples 1000' '--device t4 --vram 2GiB' --gpus; do
         # shellcheck disable=SC2086
         expect 0 --model resnet20 --json $options

@@ -36,7 +36,7 @@ typedef struct tw_loss_scaling {
     double growth;           /**< factor after `growth_interval` updates in a row; 0: 2 */
     double backoff;          /**< factor after a skipped update; 0: 0.5 */
     int64_t growth_interval; /**< 0: 2000 */
-    double minimum, maximum; /**< 0: 1 and 2^24 */
+    double minimum, maximum; /**< 0: 1 and 2^24; within 2^-126 .. 2^126 */
     int64_t patience;        /**< so many skipped updates in a row are NUMERIC; 0: 50 */
 } tw_loss_scaling;
 

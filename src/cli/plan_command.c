@@ -274,10 +274,14 @@ static int print_largest(const request *r) {
                 (double)next / gib);
         return TWI_CLI_FAILED;
     }
-    if (!r->json)
-        printf("largest batch in %s: %lld, which needs %.3f GiB; %lld would need %.3f GiB\n\n", room,
-               (long long)best.batch, (double)twi_planned_needs(&best) / gib, (long long)best.batch + 1,
-               (double)next / gib);
+    if (!r->json) {
+        printf("largest batch in %s: %lld, which needs %.3f GiB; ", room, (long long)best.batch,
+               (double)twi_planned_needs(&best) / gib);
+        if (next)
+            printf("%lld would need %.3f GiB\n\n", (long long)best.batch + 1, (double)next / gib);
+        else
+            printf("larger ones are not looked at\n\n");
+    }
     const int status = print_one(&best, r);
     twi_planned_drop(&best);
     return status;

@@ -30,6 +30,7 @@ tw_status twi_job_search(twi_planned *best, size_t *next_needs, const twi_job *j
         if (!fits) break;
         low = high;
     }
+    if (fits) high = batch_most + 1; /* all that is looked at */
     while (low && high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         tw_status status = try_batch(&tried, job, middle, room, &fits);
@@ -49,6 +50,7 @@ tw_status twi_job_search(twi_planned *best, size_t *next_needs, const twi_job *j
         *best = tried;
         best->room = room;
     }
+    if (low) *next_needs = 0;
     return TW_OK;
 }
 

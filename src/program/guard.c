@@ -6,6 +6,9 @@
 #include <float.h>
 #include <math.h>
 
+#define SCALE_LEAST 0x1p-126
+#define SCALE_MOST 0x1p+126
+
 static const tw_loss_scaling presets = {65536, 2, 0.5, 2000, 1, 16777216, 50};
 
 static double given(double value, double preset) { return value != 0 ? value : preset; }
@@ -24,11 +27,12 @@ tw_status twi_loss_scaling_fill(tw_loss_scaling *out, const tw_loss_scaling *opt
                              .maximum = given(o->maximum, presets.maximum),
                              .patience = given_count(o->patience, presets.patience)};
     out->initial = given(o->initial, fmax(out->minimum, fmin(presets.initial, out->maximum)));
-    /* A scale that f32 cannot hold would make a gradient of every loss infinite. */
-    TWI_TRY(
-        check_range("minimum", out->minimum, out->minimum > 0 && out->minimum <= FLT_MAX, "a finite scale above 0"));
-    TWI_TRY(check_range("maximum", out->maximum, out->maximum >= out->minimum && out->maximum <= FLT_MAX,
-                        "a finite scale, not below the minimum"));
+    /* A scale that f32 cannot hold would make a gradient of every loss infinite, and one whose inverse it holds as a
+     * denormal number, which are flushed, an update of nothing. */
+    TWI_TRY(check_range("minimum", out->minimum, out->minimum >= SCALE_LEAST && out->minimum <= SCALE_MOST,
+                        "a scale from 2^-126 to 2^126"));
+    TWI_TRY(check_range("maximum", out->maximum, out->maximum >= out->minimum && out->maximum <= SCALE_MOST,
+                        "a scale up to 2^126, not below the minimum"));
     TWI_TRY(check_range("initial", out->initial, out->initial >= out->minimum && out->initial <= out->maximum,
                         "a scale between minimum and maximum"));
     TWI_TRY(check_range("growth", out->growth, out->growth >= 1 && out->growth <= FLT_MAX, "a finite factor from 1"));
@@ -89,10 +93,10 @@ void twi_guard_settle(const tw_program *program, const twi_control *control) {
     if (store->updates != control->update) store->snapshot.at.returned = false;
     if (control->fault.sample == TWI_FAULT_RUN && control->fault.code && control->fault.node >= 0)
         store->culprit = program->model->graph.node[control->fault.node]->name;
+    else if (control->guard.bad_loss) /* which gradients follow */
+        store->culprit = program->model->graph.node[control->guard.bad_loss - 1]->name;
     else if (control->guard.place >= 0 && control->guard.refused)
         store->culprit = twi_guard_name(program, control->guard.place);
-    else if (control->guard.bad_loss)
-        store->culprit = program->model->graph.node[control->guard.bad_loss - 1]->name;
 }
 
 tw_guard_stats tw_model_get_guard(const tw_model *model) {

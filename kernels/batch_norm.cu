@@ -143,17 +143,27 @@ struct from_running {
 
 struct backward_finalize {
     const float *sums, *coef, *gamma;
-    float *dgamma, *dbeta; /* NULL: frozen */
-    float *dcoef;
+    float *dgamma, *dbeta; /* NULL: not wanted */
+    float *dcoef;          /* NULL: the statistics are frozen */
     __device__ void operator()(int64_t channels, int64_t c) const {
         float mean = coef[TWI_NORM_MEAN * channels + c], inverse = coef[TWI_NORM_INVERSE * channels + c];
         float sum = sums[TWI_NORM_SUM * channels + c], product = sums[TWI_NORM_PRODUCT * channels + c];
         float count = sums[TWI_NORM_COUNT * channels + c], slope = inverse * inverse * product / count;
         if (dgamma) dgamma[c] = product * inverse;
         if (dbeta) dbeta[c] = sum;
+        if (!dcoef) return;
         dcoef[TWI_NORM_A * channels + c] = gamma[c] * inverse;
         dcoef[TWI_NORM_B * channels + c] = -gamma[c] * inverse * slope;
         dcoef[TWI_NORM_K * channels + c] = gamma[c] * inverse * (mean * slope - sum / count);
+    }
+};
+
+struct backward_frozen {
+    const float *coef;
+    float *dcoef;
+    __device__ void operator()(int64_t channels, int64_t c) const {
+        dcoef[TWI_NORM_A * channels + c] = coef[TWI_NORM_SCALE * channels + c];
+        dcoef[TWI_NORM_B * channels + c] = dcoef[TWI_NORM_K * channels + c] = 0;
     }
 };
 
@@ -193,6 +203,11 @@ cudaError_t run_backward_finalize(const twi_call *call, const twk_launch *launch
     const backward_finalize f = {twk_floats_of(call, 0), twk_floats_of(call, 1), twk_floats_of(call, 2),
                                  twk_floats_of(call, 3), twk_floats_of(call, 4), twk_floats_of(call, 5)};
     return run_each_channel(launch, f, call->operand[2].shape.dim[0]);
+}
+
+cudaError_t run_backward_frozen(const twi_call *call, const twk_launch *launch) {
+    const backward_frozen f = {twk_floats_of(call, 0), twk_floats_of(call, 1)};
+    return run_each_channel(launch, f, call->operand[0].shape.dim[1]);
 }
 
 /* ---- passes over the elements ---- */
@@ -282,6 +297,7 @@ extern "C" const twk_entry twk_batch_norm_entries[] = {
     {"batch_norm.backward_sums", NULL, workspace, TWK_TYPED(run_backward_sums)},
     {"batch_norm.backward_sums_masked", NULL, workspace, TWK_TYPED(run_backward_sums_masked)},
     {"batch_norm.backward_finalize", NULL, NULL, run_backward_finalize},
+    {"batch_norm.backward_frozen", NULL, NULL, run_backward_frozen},
     {"batch_norm.backward_apply", NULL, NULL, TWK_TYPED(run_backward_apply)},
     {"batch_norm.backward_apply_masked", NULL, NULL, TWK_TYPED(run_backward_apply_masked)},
     {},

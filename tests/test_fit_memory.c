@@ -1,82 +1,16 @@
 /* Fits that keep within memory: by smaller workspaces, recomputation and batches in parts, each of which leaves what is learned as it
- * was; and fits that run out of it. */
-#include "small_task.h"
+ * was; and fits that run out of it. More of parts is in test_fit_parts.c. */
+#include "limited_fit.h"
 #include "program/program.h"
-#include "trainer/trainer.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* ---- what was logged ---- */
-
-typedef struct lines {
-    char text[8192];
-} lines;
-
-static void keep_line(void *user, tw_log_level level, const char *line) {
-    lines *l = user;
-    if (level > TW_LOG_INFO) return;
-    strncat(l->text, line, sizeof l->text - 2 - strlen(l->text));
-    strcat(l->text, "\n");
-}
-
-/* ---- nets and data ---- */
+/* ---- nets ---- */
 
 static tw_value *lenet(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
 static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
 static tw_value *resnet18(tw_model *model, tw_value *x) { return tw_zoo_resnet18(model, x, 10, NULL); }
-static tw_value *convolutions(tw_model *model, tw_value *x) {
-    for (int i = 0; i < 4; i++) x = tw_relu(model, tw_conv2d(model, x, 16, 3, TW_OPTIONS(conv2d, .padding = 1)));
-    x = tw_dense(model, tw_dropout(model, tw_max_pool(model, x, 2, NULL), 0.3f), 10, NULL);
-    return x;
-}
-
-typedef struct setting {
-    const char *name;
-    tw_value *(*build)(tw_model *, tw_value *);
-    int channels, side, batch, samples;
-} setting;
-
-static tw_model *open_model(tw_context *context, const setting *s) {
-    tw_model *model;
-    CHECK_OK(tw_model_create(&model, context));
-    tw_value *logits = s->build(model, tw_input(model, s->channels, s->side, s->side));
-    CHECK_OK(tw_model_build(model, logits, TW_OPTIONS(model, .seed = 3)));
-    return model;
-}
-
-static tw_dataset *open_data(tw_context *context, const setting *s) {
-    const size_t pixels = (size_t)s->samples * (size_t)(s->channels * s->side * s->side);
-    float *images = malloc(pixels * sizeof *images);
-    int32_t *labels = malloc((size_t)s->samples * sizeof *labels);
-    uint32_t draw = 7;
-    tw_dataset *data;
-    assert_true(images && labels);
-    for (size_t i = 0; i < pixels; i++) {
-        draw = draw * 1664525u + 1013904223u;
-        images[i] = (float)(draw >> 8) / (float)(1 << 24) + (float)(i / (pixels / (size_t)s->samples) % 10) / 10;
-    }
-    for (int i = 0; i < s->samples; i++) labels[i] = i % 10;
-    CHECK_OK(tw_dataset_create_from(&data, context, TW_F32, images, s->samples, s->channels, s->side, s->side, labels,
-                                    TW_OPTIONS(dataset, .classes = 10)));
-    free(images);
-    free(labels);
-    return data;
-}
-
-/* Bytes that the plain plan of a fit takes: in all, and of that activations and workspaces. */
-static void plan_plain(tw_model *model, const tw_trainer_options *options, size_t *fixed, size_t *planned,
-                       size_t *gradients) {
-    tw_trainer *trainer;
-    tw_program_stats stats;
-    size_t bytes;
-    CHECK_OK(tw_trainer_create(&trainer, model, options));
-    CHECK_OK(twi_trainer_plan(trainer, TWI_USE_TRAIN, trainer->options.batch, &stats, &bytes));
-    *planned = stats.arena_bytes + stats.scratch_bytes;
-    *fixed = bytes - *planned;
-    *gradients = stats.gradient_bytes;
-    tw_trainer_destroy(trainer);
-}
 
 /* ---- limits ---- */
 
@@ -108,7 +42,8 @@ static void fit_within(const setting *s, double share) {
     assert_int_equal(row.test.samples, s->samples);
     assert_true(strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
     if (strstr(log.text, "fit: batches of"))
-        assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0));
+        assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0) &&
+                    !strstr(log.text, "tw_model_set_statistics_frozen") == (model->store.buffer_count == 0));
     tw_trainer_destroy(trainer);
     tw_dataset_destroy(data);
     tw_model_destroy(model);
@@ -127,71 +62,6 @@ static void three_networks_finish_within_less(void **state) {
 }
 
 /* ---- what is learned ---- */
-
-typedef struct learned {
-    float *parameters;
-    size_t count;
-    double loss; /* of the last epoch */
-    int parts;
-    int64_t steps[64];
-    int calls;
-} learned;
-
-static bool note(void *user, const tw_progress *progress) {
-    learned *l = user;
-    if (l->calls < 64) l->steps[l->calls++] = progress->step;
-    return false;
-}
-
-/* The last batch is of one sample. An emulated device is slow. */
-static const setting host_task = {"convolutions", convolutions, 1, 12, 48, 145},
-                     device_task = {"convolutions", convolutions, 1, 8, 8, 17};
-static const setting *task(void) { return check_device() ? &device_task : &host_task; }
-static int epochs(void) { return check_device() ? 1 : 3; }
-
-/* `arrange` may change the context before fit. */
-static learned learn(const setting *s, tw_trainer_options options, double share, void (*arrange)(tw_context *)) {
-    learned l = {0};
-    tw_context *context;
-    tw_trainer *trainer;
-    size_t fixed, planned, gradients;
-    CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 2)));
-    tw_model *model = open_model(context, s);
-    tw_dataset *data = open_data(context, s);
-    options.size = sizeof options;
-    options.batch = s->batch;
-    options.epochs = epochs();
-    options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
-    options.on_step = note;
-    options.user = &l;
-    if (share > 0) plan_plain(model, &options, &fixed, &planned, &gradients);
-    if (share > 0) options.memory_limit = fixed + (size_t)(share * (double)planned);
-    if (arrange) arrange(context);
-    CHECK_OK(tw_trainer_create(&trainer, model, &options));
-    CHECK_OK(tw_trainer_fit(trainer, data, data));
-    l.parts = trainer->parts;
-    tw_history_row row;
-    CHECK_OK(tw_trainer_get_history(trainer, epochs() - 1, &row));
-    l.loss = row.test.loss;
-    l.parameters = task_parameters(model, &l.count);
-    tw_trainer_destroy(trainer);
-    tw_dataset_destroy(data);
-    tw_model_destroy(model);
-    tw_context_destroy(context);
-    return l;
-}
-
-static void assert_near(const learned *a, const learned *b) {
-    assert_int_equal(a->count, b->count);
-    for (size_t i = 0; i < a->count; i++)
-        if (!(fabs((double)a->parameters[i] - (double)b->parameters[i]) <= 1e-4)) /* a relu that rounding decides */
-            fail_msg("parameter %zu: %.9g and %.9g", i, (double)a->parameters[i], (double)b->parameters[i]);
-    if (fabs(a->loss - b->loss) > 1e-5) fail_msg("loss %.9g and %.9g", a->loss, b->loss);
-    assert_int_equal(a->calls, b->calls);
-    for (int i = 0; i < a->calls; i++) assert_int_equal(a->steps[i], b->steps[i]);
-}
-
-static void drop(learned *l) { free(l->parameters); }
 
 /* The last batch, of one sample, is counted right; dropout's masks are those of the whole batch. */
 static void parts_learn_what_the_batch_does(void **state) {

@@ -84,9 +84,11 @@ static void test_a_model_comes_back_with_all_its_layers(void **state) {
     (void)state;
     tw_model *model = all_model();
     CHECK_OK(tw_model_set_trainable(model, "conv1", false));
+    CHECK_OK(tw_model_set_statistics_frozen(model, "a \"scope\"\n\xC3\xA9.block.bn2", true));
     CHECK_OK(tw_parameter_write(model, "bn1.running_var", (float[]){1, 2, 3, 4}, 4));
     tw_model *other = opened_again(model);
     assert_string_equal(tw_model_dump(model), tw_model_dump(other));
+    assert_non_null(strstr(tw_model_dump(other), " frozen=1"));
     for (int i = 0; i < tw_model_count_parameters(model); i++) {
         tw_parameter a, b;
         CHECK_OK(tw_model_get_parameter(model, i, &a));

@@ -54,7 +54,7 @@ static void batch_norm_statistics_convention(void **state) {
     (void)state;
     const float x[] = {1, 2, 4, 9}, four[] = {4};
     float y[4];
-    norm s = {{1e-5f, 0.1f}, .gamma = {1}, .var = {1}, .batches = {41}};
+    norm s = {{.epsilon = 1e-5f, .momentum = 0.1f}, .gamma = {1}, .var = {1}, .batches = {41}};
     twi_call shapes = {0};
     twi_operand *xo = OPERAND(&shapes, x, 4, 1, 1, 1), *yo = OPERAND(&shapes, y, 4, 1, 1, 1);
     norm_statistics(&s, xo);
@@ -79,7 +79,7 @@ static void batch_norm_statistics_convention(void **state) {
 static void batch_norm_far_from_zero(void **state) {
     (void)state;
     const float x[] = {1580.3f, 1581.3f, 1583.3f, 1584.3f};
-    norm s = {.attrs = {1e-5f, 0.1f}, .gamma = {1}, .var = {1}};
+    norm s = {.attrs = {.epsilon = 1e-5f, .momentum = 0.1f}, .gamma = {1}, .var = {1}};
     twi_call call = {0};
     norm_statistics(&s, OPERAND(&call, x, 4, 1, 1, 1));
     CHECK(s.coef, 1e-5, 1582.3, 0.6324543);
@@ -99,7 +99,7 @@ static void batch_norm_takes_a_batch_of_one(void **state) {
     (void)state;
     const float x[] = {7, -3};
     float y[2];
-    norm s = {{1e-5f, 0.1f}, .gamma = {2, 3}, .beta = {0.5f, -1}, .mean = {1, 0}, .var = {1, 4}};
+    norm s = {{.epsilon = 1e-5f, .momentum = 0.1f}, .gamma = {2, 3}, .beta = {0.5f, -1}, .mean = {1, 0}, .var = {1, 4}};
     twi_call shapes = {0};
     twi_operand *xo = OPERAND(&shapes, x, 1, 2), *yo = OPERAND(&shapes, y, 1, 2);
     norm_statistics(&s, xo);
@@ -113,7 +113,7 @@ static void batch_norm_takes_a_batch_of_one(void **state) {
 static void batch_norm_shifts_by_the_running_mean(void **state) {
     (void)state;
     const float x[] = {4001, 4002, 4004, 4009};
-    norm s = {{1e-5f, 0.1f}, .gamma = {1}, .mean = {4000}, .var = {1}};
+    norm s = {{.epsilon = 1e-5f, .momentum = 0.1f}, .gamma = {1}, .mean = {4000}, .var = {1}};
     twi_call shapes = {0};
     norm_statistics(&s, OPERAND(&shapes, x, 4, 1));
     CHECK(s.mean_new, 1e-7, 4000.4);
@@ -147,7 +147,11 @@ static void batch_norm_agrees_with_pytorch(void **state) {
     (void)state;
     for (int last = 0; last < 2; last++) {
         float x[16], dy[16], dx[16], y[16], plain[16], sums[6] = {0}, dcoef[6], dgamma[2], dbeta[2];
-        norm s = {{1e-3f, 0.1f}, .gamma = {1.5f, -0.5f}, .beta = {0.25f, 1}, .mean = {0.2f, 9}, .var = {1.5f, 2}};
+        norm s = {{.epsilon = 1e-3f, .momentum = 0.1f},
+                  .gamma = {1.5f, -0.5f},
+                  .beta = {0.25f, 1},
+                  .mean = {0.2f, 9},
+                  .var = {1.5f, 2}};
         to_layout(x, image_x, last);
         to_layout(dy, image_dy, last);
         twi_call shapes = {0};
@@ -195,7 +199,7 @@ static void residual_end_agrees_with_pytorch(void **state) {
     for (int last = 0; last < 2; last++) {
         float x[16], r[16], dy[16], y[16], dx[16], dr[16], plain[16], sums[6] = {0}, dcoef[6], dgamma[2], dbeta[2];
         uint8_t mask[2] = {0xff, 0};
-        norm s = {{1e-3f, 0.1f}, .gamma = {1.5f, -0.5f}, .beta = {0.25f, 1}, .var = {1, 1}};
+        norm s = {{.epsilon = 1e-3f, .momentum = 0.1f}, .gamma = {1.5f, -0.5f}, .beta = {0.25f, 1}, .var = {1, 1}};
         to_layout(x, image_x, last);
         to_layout(r, image_r, last);
         to_layout(dy, image_dy, last);

@@ -122,12 +122,14 @@ typedef struct tw_batch_norm_options {
     float epsilon;    /**< 0: 1e-5 */
     float momentum;   /**< weight of the new statistics; 0: 0.1 */
     bool zero_scale;  /**< start with scale 0 (last norm of a residual branch) */
+    bool frozen;      /**< training uses the running statistics too, and leaves them as they are; gamma and beta learn */
 } tw_batch_norm_options;
-#define TW_BATCH_NORM_OPTIONS_INIT {sizeof(tw_batch_norm_options), NULL, 0, 0, false}
+#define TW_BATCH_NORM_OPTIONS_INIT {sizeof(tw_batch_norm_options), NULL, 0, 0, false, false}
 
 /** y = (x - mean) / sqrt(var + eps) * gamma + beta per channel (Ioffe & Szegedy 2015)   x[N,C] or x[N,C,H,W] -> y alike.
  *  Training uses the batch's mean and biased variance and updates running = (1-m) running + m batch, with the unbiased (n-1) variance;
- *  where a channel has one element only (n = 1), the biased variance 0 is used, so that a last batch of one is never fatal.
+ *  where a channel has one element only (n = 1), the biased variance 0 is used, so that a last batch of one is never fatal. Frozen norms
+ *  take the running ones in training too: they are constants, nothing moves them, and a sample's result depends on no other sample.
  *  Parameters "name.weight" (gamma), "name.bias" (beta); buffers "name.running_mean", "name.running_var", "name.num_batches_tracked". */
 TW_API tw_value *tw_batch_norm(tw_model *model, tw_value *x, const tw_batch_norm_options *options);
 
@@ -227,6 +229,10 @@ TW_API TW_WARN_UNUSED tw_status tw_parameter_write(tw_model *model, const char *
 /** Freezes (false) or frees every parameter of which a name, alias or not, begins with `prefix`; programs made before keep what they had.
  *  Errors: ARGUMENT if none does. */
 TW_API TW_WARN_UNUSED tw_status tw_model_set_trainable(tw_model *model, const char *prefix, bool trainable);
+/** Sets `frozen` (tw_batch_norm_options) of every norm whose name begins with `prefix`, before or after the model is built: "" for all, as
+ *  fine-tuning with small batches wants it. Their gamma and beta go on learning: see tw_model_set_trainable. Programs made before keep what
+ *  they had; a trainer's fit takes it up. Errors: ARGUMENT if no norm has such a name. */
+TW_API TW_WARN_UNUSED tw_status tw_model_set_statistics_frozen(tw_model *model, const char *prefix, bool frozen);
 
 /* ---- training state ---- */
 

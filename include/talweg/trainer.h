@@ -81,8 +81,8 @@ typedef struct tw_trainer_options {
     tw_recompute recompute;
     size_t memory_limit;            /**< bytes of the device's memory that the model's programs may take, with parameters, gradients and optimizer: kept by changing
                                          the plan, which is logged: smaller workspaces, then recomputation or batches in parts of one size, whichever is cheaper
-                                         (parts last where there are norms, whose statistics are then those of a part), and smaller batches to
-                                         measure with; 0: what is free on a GPU, and what the context's cap leaves */
+                                         (parts last where there are norms that are not frozen, whose statistics are then those of a part), and
+                                         smaller batches to measure with; 0: what is free on a GPU, and what the context's cap leaves */
     tw_on_out_of_memory on_out_of_memory;
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \

@@ -38,6 +38,7 @@ static inline int64_t twi_conv2d_columns(const twi_conv2d_attrs *a, int64_t widt
 typedef struct twi_batch_norm_attrs {
     float epsilon;
     float momentum; /* weight of the new statistics: running = (1 - momentum) * running + momentum * batch */
+    bool frozen;    /* the running statistics are used in training too, and stay as they are */
 } twi_batch_norm_attrs;
 
 /* Rows of batch norm's per-channel buffers [rows, C]. */

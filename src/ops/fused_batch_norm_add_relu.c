@@ -77,7 +77,7 @@ static const twi_kernel add_masked = {
 
 enum { SHORTCUT_INPUT, SHORTCUT_NORM, SHORTCUT_SAME };
 
-/* {N, C, H, W, shortcut}; H 0: [N, C] */
+/* {N, C, H, W, shortcut, frozen}; H 0: [N, C] */
 static const twi_case cases[] = {
     {"flat", {5, 17, 0, 0, SHORTCUT_INPUT}},
     {"one image", {1, 3, 4, 5, SHORTCUT_INPUT}},
@@ -92,6 +92,10 @@ static const twi_case cases[] = {
     {"large", {16, 32, 15, 16, SHORTCUT_INPUT}},
     {"large, shortcut normalised", {17, 64, 7, 9, SHORTCUT_NORM}},
     {"large, shortcut is a relu", {17, 16, 9, 14, SHORTCUT_SAME}},
+    {"frozen", {3, 5, 3, 5, SHORTCUT_INPUT, 1}},
+    {"frozen, shortcut normalised", {2, 8, 3, 3, SHORTCUT_NORM, 1}},
+    {"frozen, shortcut is a relu with other readers", {3, 17, 2, 3, SHORTCUT_SAME, 1}},
+    {"large, frozen", {17, 64, 7, 9, SHORTCUT_NORM, 1}},
     {NULL, {0}},
 };
 
@@ -100,11 +104,11 @@ static const twi_case cases[] = {
 static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     static const char *const names[7] = {"norm", "x", "gamma", "beta", "mean", "var", "batches"};
     static const char *const others[7] = {"norm2", "x2", "gamma2", "beta2", "mean2", "var2", "batches2"};
-    tw_value *norm = TWI_NAME(twi_case_batch_norm)(builder, c, names), *shortcut;
+    tw_value *norm = TWI_NAME(twi_case_batch_norm)(builder, c, names, c->p[5] != 0), *shortcut;
     if (c->p[4] == SHORTCUT_INPUT) {
         shortcut = builder->input(builder, "r", c->p[2] ? 4 : 2, c->p);
     } else {
-        shortcut = TWI_NAME(twi_case_batch_norm)(builder, c, others);
+        shortcut = TWI_NAME(twi_case_batch_norm)(builder, c, others, c->p[5] != 0);
         if (c->p[4] == SHORTCUT_SAME) shortcut = builder->node(builder, "relu", "relu2", 1, &shortcut, NULL);
     }
     tw_value *sum = builder->node(builder, "add", "sum", 2, (tw_value *[]){norm, shortcut}, NULL);

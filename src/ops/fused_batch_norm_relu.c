@@ -72,7 +72,7 @@ static const twi_kernel backward_apply_masked = {
 
 /* ---- cases: the plain graph, which the fusion pass makes into the kernels above ---- */
 
-/* {N, C, H, W}; H 0: [N, C] */
+/* {N, C, H, W, frozen}; H 0: [N, C] */
 static const twi_case cases[] = {
     {"flat", {5, 17, 0}},
     {"one channel", {7, 1, 0}},
@@ -85,12 +85,15 @@ static const twi_case cases[] = {
     {"large flat", {17, 201, 0}},
     {"large few channels", {16, 3, 31, 32}},
     {"large many channels", {17, 64, 9, 14}},
+    {"frozen flat", {5, 17, 0, 0, 1}},
+    {"frozen image", {3, 5, 5, 3, 1}},
+    {"large frozen images", {17, 64, 9, 14, 1}},
     {NULL, {0}},
 };
 
 static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     static const char *const names[7] = {"norm", "x", "gamma", "beta", "mean", "var", "batches"};
-    tw_value *norm = TWI_NAME(twi_case_batch_norm)(builder, c, names);
+    tw_value *norm = TWI_NAME(twi_case_batch_norm)(builder, c, names, c->p[4] != 0);
     return builder->node(builder, "relu", "relu", 1, &norm, NULL);
 }
 

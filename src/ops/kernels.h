@@ -70,6 +70,6 @@ static inline tw_real twi_class_target(tw_real smoothing, int64_t classes, int64
 
 /* For cases: a batch norm of its own input x, c->p = {N, C, H, W} (H 0: [N, C]). names: node, x, gamma, beta, mean,
  * var, batches. op_batch_norm.c */
-tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c, const char *const names[7]);
+tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c, const char *const names[7], bool frozen);
 
 #endif

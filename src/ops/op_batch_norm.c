@@ -6,6 +6,7 @@
  * move towards the batch's with weight `momentum`, the running variance with the estimate that divides by n - 1; a
  * channel of one element has no such estimate and uses the other, 0: a last batch of one trains on and spoils nothing.
  * Inference: mean and var are the running ones.
+ * Frozen: so they are in training, where they do not move; they are constants, and dx = gamma * inv * dy.
  * Backward: dx = gamma * inv * (dy - sum(dy)/n - (x - mean) * inv^2 * sum(dy * (x - mean))/n) with
  * inv = 1/sqrt(var + epsilon), written as A*dy + B*x + K: three numbers a channel.
  * Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. Shifting the data before summing squares: Chan, Golub,
@@ -54,7 +55,14 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static const twi_kernel statistics, center, refine, finalize, from_running, backward_sums, backward_finalize;
+static const twi_kernel statistics, center, refine, finalize, from_running, backward_sums, backward_finalize,
+    backward_frozen;
+
+/* Are mean and var those of the batch? */
+static bool of_batch(const twi_lower *lower) {
+    const twi_batch_norm_attrs *attrs = twi_lower_attrs(lower);
+    return twi_lower_training(lower) && !attrs->frozen;
+}
 
 static twi_ref channel_rows(twi_lower *lower, const char *name, int64_t rows) {
     const twi_shape shape = {2, {rows, twi_lower_input_shape(lower, IN_X)->dim[1]}};
@@ -66,7 +74,7 @@ static void forward(twi_lower *lower) {
     twi_ref beta = twi_lower_input(lower, IN_BETA), mean = twi_lower_input(lower, IN_MEAN);
     twi_ref var = twi_lower_input(lower, IN_VAR);
     twi_ref coef = channel_rows(lower, "coef", TWI_NORM_COEFFICIENTS);
-    if (twi_lower_training(lower)) {
+    if (of_batch(lower)) {
         twi_ref sums = channel_rows(lower, "sums", TWI_NORM_SUMS);
         twi_lower_step(lower, &statistics, (twi_ref[]){x, mean, sums});
         twi_ref centers = channel_rows(lower, "centers", TWI_NORM_CENTERS);
@@ -78,25 +86,37 @@ static void forward(twi_lower *lower) {
                        (twi_ref[]){sums, gamma, beta, mean, var, batches, coef, twi_lower_shadow(lower, IN_MEAN),
                                    twi_lower_shadow(lower, IN_VAR), twi_lower_shadow(lower, IN_BATCHES), centers,
                                    refined});
-        twi_lower_save(lower, SAVED_COEF, coef);
     } else {
         twi_lower_step(lower, &from_running, (twi_ref[]){gamma, beta, mean, var, coef});
     }
+    twi_lower_save(lower, SAVED_COEF, coef);
     twi_lower_step(lower, &TWI_NAME(twi_kernel_batch_norm_apply), (twi_ref[]){x, coef, twi_lower_output(lower, 0)});
 }
 
+static void lower_apply(twi_lower *lower, twi_ref dy, twi_ref x, twi_ref dcoef) {
+    twi_lower_step(lower, &TWI_NAME(twi_kernel_batch_norm_backward_apply),
+                   (twi_ref[]){dy, x, dcoef, twi_lower_input_gradient(lower, IN_X)});
+}
+
+/* Frozen, dx waits for no sum: a chunk goes through both passes. Without gamma and beta there is nothing to sum then. */
 static void backward(twi_lower *lower) {
     twi_ref dy = twi_lower_output_gradient(lower, 0), x = twi_lower_input(lower, IN_X);
-    twi_ref coef = twi_lower_saved(lower, SAVED_COEF);
-    twi_ref sums = channel_rows(lower, "gradient sums", TWI_NORM_SUMS);
-    twi_ref dcoef = channel_rows(lower, "gradient coef", TWI_NORM_GRADIENTS);
-    twi_lower_step(lower, &backward_sums, (twi_ref[]){dy, x, coef, sums});
-    twi_lower_step(lower, &backward_finalize,
-                   (twi_ref[]){sums, coef, twi_lower_input(lower, IN_GAMMA), twi_lower_input_gradient(lower, IN_GAMMA),
-                               twi_lower_input_gradient(lower, IN_BETA), dcoef});
-    if (twi_lower_wants_gradient(lower, IN_X))
-        twi_lower_step(lower, &TWI_NAME(twi_kernel_batch_norm_backward_apply),
-                       (twi_ref[]){dy, x, dcoef, twi_lower_input_gradient(lower, IN_X)});
+    twi_ref coef = twi_lower_saved(lower, SAVED_COEF), dcoef = TWI_NO_REF;
+    const bool batch = of_batch(lower), wanted = twi_lower_wants_gradient(lower, IN_X);
+    if (batch || wanted) dcoef = channel_rows(lower, "gradient coef", TWI_NORM_GRADIENTS);
+    if (!batch && wanted) {
+        twi_lower_step(lower, &backward_frozen, (twi_ref[]){coef, dcoef});
+        lower_apply(lower, dy, x, dcoef);
+    }
+    if (batch || twi_lower_wants_gradient(lower, IN_GAMMA) || twi_lower_wants_gradient(lower, IN_BETA)) {
+        twi_ref sums = channel_rows(lower, "gradient sums", TWI_NORM_SUMS);
+        twi_lower_step(lower, &backward_sums, (twi_ref[]){dy, x, coef, sums});
+        twi_lower_step(lower, &backward_finalize,
+                       (twi_ref[]){sums, coef, twi_lower_input(lower, IN_GAMMA),
+                                   twi_lower_input_gradient(lower, IN_GAMMA), twi_lower_input_gradient(lower, IN_BETA),
+                                   batch ? dcoef : TWI_NO_REF});
+    }
+    if (batch && wanted) lower_apply(lower, dy, x, dcoef);
 }
 
 /* ---- specification: elements i of a sample in logical order, channel by channel ---- */
@@ -236,8 +256,8 @@ static void backward_sums_run(const twi_call *call) {
 static void backward_finalize_run(const twi_call *call) {
     const tw_real *sums = TWI_DATA(const tw_real, call, 0), *coef = TWI_DATA(const tw_real, call, 1);
     const tw_real *gamma = TWI_DATA(const tw_real, call, 2);
-    tw_real *dgamma = TWI_DATA(tw_real, call, 3), *dbeta = TWI_DATA(tw_real, call, 4); /* NULL: frozen */
-    tw_real *dcoef = TWI_DATA(tw_real, call, 5);
+    tw_real *dgamma = TWI_DATA(tw_real, call, 3), *dbeta = TWI_DATA(tw_real, call, 4); /* NULL: not wanted */
+    tw_real *dcoef = TWI_DATA(tw_real, call, 5); /* NULL: the statistics are frozen */
     int64_t channels = call->operand[2].shape.dim[0];
     for (int64_t c = 0; c < channels; c++) {
         tw_real mean = coef[TWI_NORM_MEAN * channels + c], inverse = coef[TWI_NORM_INVERSE * channels + c];
@@ -246,9 +266,20 @@ static void backward_finalize_run(const twi_call *call) {
         tw_real slope = inverse * inverse * product / count;
         if (dgamma) dgamma[c] = product * inverse;
         if (dbeta) dbeta[c] = sum;
+        if (!dcoef) continue;
         dcoef[TWI_NORM_A * channels + c] = gamma[c] * inverse;
         dcoef[TWI_NORM_B * channels + c] = -gamma[c] * inverse * slope;
         dcoef[TWI_NORM_K * channels + c] = gamma[c] * inverse * (mean * slope - sum / count);
+    }
+}
+
+static void backward_frozen_run(const twi_call *call) {
+    const tw_real *coef = TWI_DATA(const tw_real, call, 0);
+    tw_real *dcoef = TWI_DATA(tw_real, call, 1);
+    int64_t channels = call->operand[0].shape.dim[1];
+    for (int64_t c = 0; c < channels; c++) {
+        dcoef[TWI_NORM_A * channels + c] = coef[TWI_NORM_SCALE * channels + c];
+        dcoef[TWI_NORM_B * channels + c] = dcoef[TWI_NORM_K * channels + c] = 0;
     }
 }
 
@@ -364,6 +395,14 @@ static const twi_kernel backward_finalize = {
     .run = backward_finalize_run,
 };
 
+static const twi_kernel backward_frozen = {
+    .name = "batch_norm.backward_frozen",
+    .operand_count = 2,
+    .operand = {{"coef", TWI_READ, TWI_ACC, TWI_WHOLE, 0}, {"dcoef", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
+    .split = TWI_AT_ONCE,
+    .run = backward_frozen_run,
+};
+
 const twi_kernel TWI_NAME(twi_kernel_batch_norm_backward_apply) = {
     .name = "batch_norm.backward_apply",
     .operand_count = 4,
@@ -377,7 +416,7 @@ const twi_kernel TWI_NAME(twi_kernel_batch_norm_backward_apply) = {
 
 /* ---- cases ---- */
 
-/* {N, C, H, W}; H 0: [N, C] */
+/* {N, C, H, W, frozen}; H 0: [N, C] */
 static const twi_case cases[] = {
     {"one sample", {1, 3, 0}},
     {"two samples", {2, 5, 0}},
@@ -394,11 +433,16 @@ static const twi_case cases[] = {
     {"large flat", {17, 201, 0}},
     {"large few channels", {16, 3, 32, 31}},
     {"large many channels", {17, 64, 9, 14}},
+    {"frozen flat", {5, 17, 0, 0, 1}},
+    {"frozen image", {3, 8, 5, 3, 1}},
+    {"frozen 17 channels", {2, 17, 2, 3, 1}},
+    {"large frozen images", {17, 64, 9, 14, 1}},
     {NULL, {0}},
 };
 
-tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c, const char *const names[7]) {
-    static const twi_batch_norm_attrs attrs = {.epsilon = 1e-5f, .momentum = 0.1f};
+tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c, const char *const names[7],
+                                        bool frozen) {
+    const twi_batch_norm_attrs attrs = {.epsilon = 1e-5f, .momentum = 0.1f, .frozen = frozen};
     const int64_t one = 1, *channels = &c->p[1];
     tw_value *inputs[INPUTS] = {
         [IN_X] = builder->input(builder, names[1], c->p[2] ? 4 : 2, c->p),
@@ -413,7 +457,7 @@ tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c,
 
 static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     static const char *const names[7] = {"norm", "x", "gamma", "beta", "mean", "var", "batches"};
-    return TWI_NAME(twi_case_batch_norm)(builder, c, names);
+    return TWI_NAME(twi_case_batch_norm)(builder, c, names, c->p[4] != 0);
 }
 
 /* ---- record ---- */
@@ -421,6 +465,7 @@ static tw_value *build_case(twi_builder *builder, const twi_case *c) {
 static const twi_attr attributes[] = {
     {"epsilon", TWI_ATTR_FLOAT, offsetof(twi_batch_norm_attrs, epsilon), 1e-5},
     {"momentum", TWI_ATTR_FLOAT, offsetof(twi_batch_norm_attrs, momentum), 0.1},
+    {"frozen", TWI_ATTR_BOOL, offsetof(twi_batch_norm_attrs, frozen), 0},
 };
 
 static const twi_kernel *const kernels[] = {&statistics,
@@ -431,6 +476,7 @@ static const twi_kernel *const kernels[] = {&statistics,
                                             &TWI_NAME(twi_kernel_batch_norm_apply),
                                             &backward_sums,
                                             &backward_finalize,
+                                            &backward_frozen,
                                             &TWI_NAME(twi_kernel_batch_norm_backward_apply),
                                             NULL};
 
@@ -443,6 +489,7 @@ const twi_op TWI_NAME(twi_op_batch_norm) = {
     .attrs = attributes,
     .attr_count = sizeof attributes / sizeof *attributes,
     .attr_size = sizeof(twi_batch_norm_attrs),
+    .frozen = &attributes[2],
     .infer = infer,
     .forward = forward,
     .backward = backward,

@@ -217,6 +217,34 @@ tw_status tw_model_set_trainable(tw_model *model, const char *prefix, bool train
                 : TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_set_trainable: no parameter's name begins with '%s'", prefix);
 }
 
+/* Does a node of an op that can do without statistics over the batch do so? NULL: it is none of those. */
+static bool *frozen_of(const twi_node *node) {
+    return node->op->frozen ? (bool *)((char *)node->attrs + node->op->frozen->offset) : NULL;
+}
+
+tw_status tw_model_set_statistics_frozen(tw_model *model, const char *prefix, bool frozen) {
+    if (!model || !prefix)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_set_statistics_frozen: model or prefix is NULL");
+    int hits = 0;
+    for (int i = 0; i < model->graph.node_count; i++) {
+        const twi_node *node = model->graph.node[i];
+        if (!frozen_of(node) || strncmp(node->name, prefix, strlen(prefix)) != 0) continue;
+        *frozen_of(node) = frozen;
+        hits++;
+    }
+    return hits
+               ? TW_OK
+               : TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_set_statistics_frozen: no norm's name begins with '%s'", prefix);
+}
+
+bool twi_model_has_batch_statistics(const tw_model *model) {
+    for (int i = 0; i < model->graph.node_count; i++) {
+        const bool *frozen = frozen_of(model->graph.node[i]);
+        if (frozen && !*frozen) return true;
+    }
+    return false;
+}
+
 const char *tw_model_dump(tw_model *model) {
     if (!model) return NULL;
     twi_text text;

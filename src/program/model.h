@@ -48,6 +48,9 @@ struct tw_model {
 /* In a context that only plans: gives back what programs, all of them gone, had the model and its store hold. */
 tw_status twi_model_forget_programs(tw_model *model);
 
+/* Do training runs of the model take statistics over the batch, so that batches in parts would learn something else? */
+bool twi_model_has_batch_statistics(const tw_model *model);
+
 /* A learned parameter or kept buffer as a graph value: record->name is the layer's and the suffix ("conv1" + "weight"), or the layer's
  * alone where that is NULL. */
 tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *suffix, const twi_parameter *record);

@@ -43,8 +43,8 @@ static size_t smaller_limit(size_t a, size_t b) { return !a ? b : !b || a < b ? 
 
 static double cost_of(const tw_program_stats *s) { return twi_cost_of(s->flops, s->bytes, s->steps); }
 
-/* Do batches show in each other's results? Where buffers are kept, they move with the statistics of each. */
-static bool has_statistics(const tw_trainer *trainer) { return trainer->model->store.buffer_count > 0; }
+/* Would parts learn something else than the batch? */
+static bool has_statistics(const tw_trainer *trainer) { return twi_model_has_batch_statistics(trainer->model); }
 
 typedef struct choice {
     int parts; /* 0: none fits */
@@ -94,7 +94,9 @@ static tw_status tell_parts(tw_trainer *trainer, const choice *chosen) {
         trainer->options.batch, trainer->parts, (int)twi_trainer_run_batch(trainer),
         100 * (chosen->cost / cost_of(&stats) - 1), twi_quantity((double)chosen->bytes, "B", now),
         twi_quantity((double)bytes, "B", plain),
-        has_statistics(trainer) ? "; batch norm takes the statistics of each part, not of the batch" : "");
+        has_statistics(trainer) ? "; batch norm takes the statistics of each part, not of the batch: frozen "
+                                  "(tw_model_set_statistics_frozen), it would learn the same"
+                                : "");
     return TW_OK;
 }
 

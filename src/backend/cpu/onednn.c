@@ -31,6 +31,11 @@ void twi_onednn_leave(int before) {
     if (before) omp_set_num_threads(before);
 }
 
+bool twi_onednn_has_bf16(void) {
+    const unsigned wanted = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
+    return ((unsigned)dnnl_get_effective_cpu_isa() & wanted) == wanted;
+}
+
 /* ---- failures ---- */
 
 /* While things are created, a refusal of oneDNN only means that somebody else does the work; memory is another matter. */
@@ -48,8 +53,9 @@ static tw_status checked(dnnl_status_t status, const char *what) {
 typedef dnnl_memory_desc_t layout;
 typedef const_dnnl_memory_desc_t layout_view;
 #define VIEW(l) (l)
-static dnnl_status_t layout_create(layout *out, int rank, const twi_onednn_dims dims, dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_create_with_tag(out, rank, dims, dnnl_f32, tag);
+static dnnl_status_t layout_create(layout *out, int rank, const twi_onednn_dims dims, bool bf16,
+                                   dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_create_with_tag(out, rank, dims, bf16 ? dnnl_bf16 : dnnl_f32, tag);
 }
 static void layout_destroy(layout *l) {
     if (*l) dnnl_memory_desc_destroy(*l);
@@ -58,8 +64,9 @@ static void layout_destroy(layout *l) {
 typedef dnnl_memory_desc_t layout;
 typedef const dnnl_memory_desc_t *layout_view;
 #define VIEW(l) (&(l))
-static dnnl_status_t layout_create(layout *out, int rank, const twi_onednn_dims dims, dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_init_by_tag(out, rank, dims, dnnl_f32, tag);
+static dnnl_status_t layout_create(layout *out, int rank, const twi_onednn_dims dims, bool bf16,
+                                   dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_init_by_tag(out, rank, dims, bf16 ? dnnl_bf16 : dnnl_f32, tag);
 }
 static void layout_destroy(layout *l) { (void)l; }
 #endif
@@ -242,16 +249,20 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *out, const twi_onednn *oned
 }
 
 typedef struct conv_layouts {
-    layout x, w, y, bias;
+    layout x, w, y, bias, dw;
 } conv_layouts;
 
 static tw_status describe_conv(twi_onednn_op *op, const twi_onednn_conv *conv, conv_layouts *l,
                                const twi_onednn_op *like) {
-    TWI_TRY(checked(layout_create(&l->x, 4, conv->x, dnnl_nhwc), "layout of images"));
-    TWI_TRY(checked(layout_create(&l->w, 4, conv->w, dnnl_format_tag_any), "layout of weights"));
-    TWI_TRY(checked(layout_create(&l->y, 4, conv->y, dnnl_nhwc), "layout of images"));
-    TWI_TRY(checked(layout_create(&l->bias, 1, (twi_onednn_dims){conv->y[1]}, dnnl_a), "layout of a bias"));
-    layout_view w = like ? weight_layout(like) : VIEW(l->w), bias = conv->bias ? VIEW(l->bias) : NULL;
+    const bool bf16 = conv->bf16;
+    const twi_onednn_dims channels = {conv->y[1]};
+    TWI_TRY(checked(layout_create(&l->x, 4, conv->x, bf16, dnnl_nhwc), "layout of images"));
+    TWI_TRY(checked(layout_create(&l->w, 4, conv->w, bf16, dnnl_format_tag_any), "layout of weights"));
+    TWI_TRY(checked(layout_create(&l->dw, 4, conv->w, false, dnnl_format_tag_any), "layout of a gradient"));
+    TWI_TRY(checked(layout_create(&l->y, 4, conv->y, bf16, dnnl_nhwc), "layout of images"));
+    TWI_TRY(checked(layout_create(&l->bias, 1, channels, bf16, dnnl_a), "layout of a bias"));
+    layout_view own = conv->direction == TWI_ONEDNN_BACKWARD_WEIGHTS ? VIEW(l->dw) : VIEW(l->w);
+    layout_view w = like ? weight_layout(like) : own, bias = conv->bias ? VIEW(l->bias) : NULL;
     if (conv->direction == TWI_ONEDNN_FORWARD)
         return checked(describe(&op->desc, op->onednn, conv, TWI_ONEDNN_FORWARD, VIEW(l->x), w, VIEW(l->y), bias, NULL),
                        "convolution of this kind");
@@ -289,6 +300,7 @@ tw_status twi_onednn_conv_create(twi_onednn_op **out, twi_onednn *onednn, const 
     layout_destroy(&layouts.w);
     layout_destroy(&layouts.y);
     layout_destroy(&layouts.bias);
+    layout_destroy(&layouts.dw);
     if (status)
         twi_onednn_op_destroy(op);
     else
@@ -305,12 +317,12 @@ static tw_status compile_reorder(twi_onednn_op *op, layout_view from, layout_vie
 }
 
 tw_status twi_onednn_reorder_create(twi_onednn_op **out, const twi_onednn_op *op, const twi_onednn_conv *conv,
-                                    bool inward) {
+                                    bool inward, bool bf16) {
     *out = NULL;
     twi_onednn_op *reorder;
     TWI_TRY(op_create(&reorder, op->onednn));
     layout plain;
-    tw_status status = checked(layout_create(&plain, 4, conv->w, dnnl_ohwi), "layout of weights");
+    tw_status status = checked(layout_create(&plain, 4, conv->w, bf16, dnnl_ohwi), "layout of weights");
     if (!status) {
         layout_view theirs = weight_layout(op);
         status = compile_reorder(reorder, inward ? VIEW(plain) : theirs, inward ? theirs : VIEW(plain));
@@ -326,6 +338,8 @@ tw_status twi_onednn_reorder_create(twi_onednn_op **out, const twi_onednn_op *op
 #else
 
 const char *twi_onednn_version(void) { return "no oneDNN"; }
+
+bool twi_onednn_has_bf16(void) { return false; }
 
 int twi_onednn_enter(void) { return 0; }
 void twi_onednn_leave(int before) { (void)before; }

@@ -32,6 +32,22 @@ typedef struct conv_state {
 
 /* ---- which calls ---- */
 
+/* Images say what a convolution is of; the gradient of weights may be in either type beside them. */
+static bool is_bf16(const conv_kind *kind, const twi_call *call) {
+    const twi_operand *x = &call->operand[kind->operand[TWI_ONEDNN_X]];
+    return x->store == TWI_REAL && x->dtype == TW_BF16;
+}
+
+static const char *refuse_bf16(const twi_call *call, twi_isa isa) {
+    if (isa < TWI_ISA_AVX512 || !twi_onednn_has_bf16()) return "oneDNN: the processor does not multiply bf16";
+    for (int o = 0; o < call->operand_count; o++) {
+        const twi_operand *operand = &call->operand[o];
+        if (operand->store == TWI_REAL && operand->dtype != TW_BF16) return "oneDNN: operands of different types";
+        if (!twi_is_channels_last(operand)) return "an operand is not dense with channels innermost";
+    }
+    return NULL;
+}
+
 /* oneDNN's vectors hold channels of what is written: with fewer, or a part of a vector left empty, others are faster. */
 static const char *refuse(const conv_kind *kind, const twi_call *call, twi_isa isa) {
     const twi_conv2d_attrs *attrs = call->attrs;
@@ -40,7 +56,7 @@ static const char *refuse(const conv_kind *kind, const twi_call *call, twi_isa i
     if (isa < TWI_ISA_AVX2) return "oneDNN: needs AVX2";
     if (attrs->groups != 1) return "oneDNN: the convolution is grouped";
     if (channels < 16 || channels % 8) return "oneDNN: fewer than 16 channels, or no multiple of 8";
-    return twi_conv_refuse_layout(call);
+    return is_bf16(kind, call) ? refuse_bf16(call, isa) : twi_conv_refuse_layout(call);
 }
 
 static const char *refuse_forward(const twi_call *call, twi_isa isa) { return refuse(&forward, call, isa); }
@@ -57,6 +73,7 @@ static twi_onednn_conv conv_of(const conv_kind *kind, const twi_call *call) {
     twi_onednn_conv conv = {
         .direction = kind->direction,
         .bias = kind->operand[TWI_ONEDNN_BIAS] >= 0,
+        .bf16 = is_bf16(kind, call),
         .stride = {attrs->stride_h, attrs->stride_w},
         .dilation = {attrs->dilation_h, attrs->dilation_w},
         .padding = {attrs->pad_top, attrs->pad_left},
@@ -76,7 +93,9 @@ static tw_status create_primitives(twi_cpu_site *site, conv_state *state, const 
         TWI_TRY(twi_onednn_conv_create(&state->conv[1], site->onednn, &last, state->conv[0]));
     }
     bool inward = state->kind->direction != TWI_ONEDNN_BACKWARD_WEIGHTS;
-    return twi_onednn_reorder_create(&state->reorder, state->conv[0], &conv, inward);
+    const twi_operand *w = &main->operand[state->kind->operand[TWI_ONEDNN_W]];
+    const bool bf16 = w->store == TWI_REAL && w->dtype == TW_BF16;
+    return twi_onednn_reorder_create(&state->reorder, state->conv[0], &conv, inward, bf16);
 }
 
 static size_t lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -158,9 +177,20 @@ static void begin(const twi_cpu_site *site, const twi_call *call, const twi_cpu_
     execute(state->reorder, call, workspace->worker, data, workspace->scratch);
 }
 
+/* Below 0 is what has the sign, but -0 and not-a-number. */
+static void relu_bf16(const twi_operand *operand) {
+    uint16_t *x = operand->data;
+    for (int64_t i = 0, count = twi_shape_count(&operand->shape); i < count; i++)
+        x[i] = x[i] > 0x8000u && x[i] <= 0xFF80u ? 0 : x[i];
+}
+
 /* x < 0 ? 0 : x keeps not-a-number, which the relu that oneDNN can do in the same go turns into 0. */
 static void relu(const twi_operand *operand) {
     float *x = operand->data;
+    if (operand->store == TWI_REAL && operand->dtype == TW_BF16) {
+        relu_bf16(operand);
+        return;
+    }
     for (int64_t i = 0, count = twi_shape_count(&operand->shape); i < count; i++) x[i] = x[i] < 0 ? 0 : x[i];
 }
 

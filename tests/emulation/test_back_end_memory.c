@@ -69,6 +69,7 @@ static void memory_is_what_was_planned(void **state) {
 /* ---- too little of it ---- */
 
 static void check_breakdown(void) {
+    if (strstr(tw_last_error(), "the memory limit of") && strstr(tw_last_error(), "cannot be kept")) return;
     static const char *const says[] = {"out of device memory", "asked", "held here:", "smaller batch"};
     for (size_t i = 0; i < sizeof says / sizeof *says; i++)
         if (!strstr(tw_last_error(), says[i])) fail_msg("\"%s\" does not say \"%s\"", tw_last_error(), says[i]);
@@ -112,15 +113,19 @@ static void too_little_is_told_and_a_smaller_batch_fits(void **state) {
     }
 }
 
-/* Whatever the cap: all or nothing. */
+/* Whatever the cap: it is kept, by another plan and smaller batches to measure with, or nothing is done. */
 static void any_cap_is_a_status(void **state) {
     (void)state;
     const size_t needed = peak_of(TASK_BATCH);
     const tw_trainer_options options = task_options();
     for (size_t cap = 1; cap < needed; cap += needed / 23) {
         task t;
-        assert_int_equal(task_run(&t, limited(cap), &options, NULL), TW_ERROR_OUT_OF_MEMORY);
-        check_breakdown();
+        tw_status status = task_run(&t, limited(cap), &options, NULL);
+        if (status) {
+            assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
+            check_breakdown();
+        }
+        if (cap < needed / 4) assert_true(status);
         assert_true(tw_context_get_device_memory(t.context).peak <= cap);
         close_all(&t);
     }
@@ -184,9 +189,12 @@ static void a_set_that_is_refused_is_streamed(void **state) {
             assert_non_null(strstr(line, "resident"));
             assert_non_null(strstr(line, "out of device memory"));
             streamed++;
-        } else
-            assert_int_equal(status, refused ? TW_ERROR_OUT_OF_MEMORY : TW_OK);
-        if (status == TW_OK) assert_true(task_same(&outcome, &expected));
+        } else if (status) {
+            assert_true(refused);
+            assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
+        }
+        if (line[0] || !refused) /* another plan may run batches in parts */
+            assert_true(task_same(&outcome, &expected));
         free(outcome.bytes);
     }
     assert_int_equal(streamed, 3);

@@ -72,7 +72,8 @@ typedef struct tw_program_options {
 
 /** Compiles the model's graph for `batch` samples. The model must be built and outlive the program. All memory is taken here: a run
  *  allocates nothing. Programs of a model share parameters, the state of optimizers of a kind, and one arena: feeding or running one discards the inputs
- *  and outputs of another, which must be fed again before it runs. Errors: ARGUMENT, STATE, OUT_OF_MEMORY, UNSUPPORTED. */
+ *  and outputs of another, which must be fed again before it runs. Where memory runs out under a memory_limit, the arena may be gone: the next program
+ *  that is fed or run asks for it again. Errors: ARGUMENT, STATE, OUT_OF_MEMORY, UNSUPPORTED. */
 TW_API TW_WARN_UNUSED tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options);
 /** Frees a program. NULL is fine. */
 TW_API void tw_program_destroy(tw_program *program);

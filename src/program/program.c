@@ -57,36 +57,70 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     return TW_OK;
 }
 
+typedef struct shared {
+    void **memory;
+    size_t *held, wanted;
+    const char *name;
+} shared;
+
+static bool grows(const shared *s) { return !*s->memory || s->wanted > *s->held; }
+
+static bool has_room(const tw_program *program) {
+    const tw_model *model = program->model;
+    return program->arena_bytes <= model->arena_bytes && twi_program_scratch_bytes(program) <= model->scratch_bytes;
+}
+
+/* What programs held there is gone. */
+static void unbind_all(tw_model *model) {
+    model->arena_user = NULL;
+    for (tw_program *other = model->programs; other; other = other->next) twi_program_unprepare(other);
+}
+
+/* Would old and new memory side by side be more than the limit that the program was planned for? */
+static bool too_much_beside(const tw_program *program, const shared *part, int count) {
+    size_t bytes = twi_model_bytes(program->model);
+    for (int i = 0; i < count; i++) bytes += grows(&part[i]) ? part[i].wanted : 0;
+    return program->memory_limit && bytes > program->memory_limit;
+}
+
 /* The model's arena and scratch grow to what this program needs; then every program is bound anew. Where that fails, the
- * others are bound when they run next. */
-static tw_status share_arena(tw_program *program) {
+ * others are bound when they are fed or run next. */
+tw_status twi_program_share_arena(tw_program *program) {
     tw_model *model = program->model;
     tw_context *context = model->context;
-    size_t scratch;
-    TWI_TRY(
-        twi_mul_size(&scratch, program->worker_bytes, (size_t)context->backend->workers(context), "worker scratch"));
-    void **memory[] = {&model->arena, &model->scratch};
-    size_t *held[] = {&model->arena_bytes, &model->scratch_bytes}, wanted[] = {program->arena_bytes, scratch};
-    static const char *const names[] = {"activation arena", "worker scratch"};
-    void *larger[] = {NULL, NULL};
+    shared part[] = {{&model->arena, &model->arena_bytes, program->arena_bytes, "activation arena"},
+                     {&model->scratch, &model->scratch_bytes, 0, "worker scratch"}};
+    enum { PARTS = sizeof part / sizeof *part };
+    TWI_TRY(twi_mul_size(&part[1].wanted, program->worker_bytes, (size_t)context->backend->workers(context),
+                         "worker scratch"));
+    void *larger[PARTS] = {NULL};
     tw_status status = TW_OK;
-    for (int i = 0; i < 2 && status == TW_OK; i++)
-        if (!*memory[i] || wanted[i] > *held[i])
-            status = context->backend->get(context, &larger[i], wanted[i] ? wanted[i] : 1, names[i]);
-    if (status) { /* nothing has moved yet */
+    if (too_much_beside(program, part, PARTS)) {
+        unbind_all(model);
+        for (int i = 0; i < PARTS; i++) {
+            if (!grows(&part[i])) continue;
+            context->backend->put(context, *part[i].memory);
+            *part[i].memory = NULL;
+            *part[i].held = 0;
+        }
+    }
+    for (int i = 0; i < PARTS && status == TW_OK; i++)
+        if (grows(&part[i]))
+            status = context->backend->get(context, &larger[i], part[i].wanted ? part[i].wanted : 1, part[i].name);
+    if (status) { /* nothing has moved */
         context->backend->put(context, larger[0]);
         return status;
     }
-    bool moved = larger[0] || larger[1];
-    if (moved) model->arena_user = NULL; /* what programs held there is gone */
-    for (tw_program *other = model->programs; moved && other; other = other->next) twi_program_unprepare(other);
-    for (int i = 0; i < 2; i++) {
+    const bool moved = larger[0] || larger[1];
+    if (moved) unbind_all(model);
+    for (int i = 0; i < PARTS; i++) {
         if (!larger[i]) continue;
-        context->backend->put(context, *memory[i]);
-        *memory[i] = larger[i];
-        *held[i] = wanted[i];
+        context->backend->put(context, *part[i].memory);
+        *part[i].memory = larger[i];
+        *part[i].held = part[i].wanted;
     }
-    for (tw_program *other = model->programs; moved && other; other = other->next) TWI_TRY(twi_pass_prepare(other));
+    for (tw_program *other = model->programs; moved && other; other = other->next)
+        if (!other->plan_only && has_room(other)) TWI_TRY(twi_pass_prepare(other));
     return twi_pass_prepare(program);
 }
 
@@ -126,7 +160,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     if (program->plan_only) return TW_OK;
     if (!twi_program_only_plans(program)) TWI_TRY(get_staging(program));
     TWI_TRY(twi_program_plan_row(program, options));
-    tw_status status = share_arena(program);
+    tw_status status = twi_program_share_arena(program);
     return status == TW_ERROR_OUT_OF_MEMORY ? twi_program_tell_need(program, status) : status;
 }
 
@@ -186,6 +220,7 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
     program->record = chosen.record_passes;
     program->plan_only = chosen.plan_only;
     program->workspace_limit = TWI_NO_LIMIT;
+    program->memory_limit = chosen.memory_limit;
     if (chosen.optimizer) program->moments = twi_optimizer_moments(chosen.optimizer);
     status = start(program, &chosen, streamed);
     program->next = model->programs;

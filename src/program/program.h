@@ -134,6 +134,7 @@ struct tw_program {
     void *pixel_numbers;      /* device memory: what its normalisation means, by twi_pixel_fill */
     void *blocks;             /* attribute structs made by lowering: see twi_program_block */
     double fused_bytes;       /* saved by fusion */
+    size_t memory_limit;      /* of its options; 0: none */
     size_t workspace_limit;   /* bytes that an implementation's workspace should not exceed; TWI_NO_LIMIT */
     twi_recomputed recomputed;
     size_t arena_bytes, worker_bytes, scratch_offset;
@@ -222,6 +223,9 @@ tw_status twi_program_plan(tw_program *program, const tw_program_options *option
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
+/* program.c: makes the model's arena and scratch as large as the program needs, and binds it. Where old and new would together break its
+ * memory_limit, the old go first: if there is then no memory, programs have none until one of them is fed or run. */
+tw_status twi_program_share_arena(tw_program *program);
 
 /* source.c: what a program gathers itself. Errors: ARGUMENT, MISMATCH. */
 tw_status twi_source_open(tw_program *program, const tw_source_options *source);
@@ -301,8 +305,8 @@ void twi_window_count(const tw_program *program, tw_status status);
 
 /* ---- runs: run.c, flight.c, fault_text.c ---- */
 
-/* The arena now holds this program's values, and no longer another's. */
-void twi_program_take_arena(tw_program *program);
+/* The arena now holds this program's values, and no longer another's. Errors: OUT_OF_MEMORY where it has to be asked for again. */
+tw_status twi_program_take_arena(tw_program *program);
 /* Errors: STATE on a context that only plans. */
 tw_status twi_program_check_runs(const tw_program *program, const char *function);
 /* Errors: STATE while runs are in flight, whose memory and results whoever asks would take. */

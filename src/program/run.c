@@ -1,17 +1,19 @@
 /* Running programs. A run is launched, and it lands: its results are fetched into a row of host memory behind it, and its
  * counters are taken over. On a device that works beside the host several runs may be in flight; a public run lands before
- * it returns. Allocates nothing. */
+ * it returns. Allocates nothing, but where making another program took the arena and failed. */
 #include "program.h"
 
 #include <math.h>
 #include <string.h>
 
-void twi_program_take_arena(tw_program *program) {
-    if (program->model->arena_user == program) return;
+tw_status twi_program_take_arena(tw_program *program) {
+    if (program->model->arena_user == program) return TW_OK;
+    if (!program->prepared) TWI_TRY(twi_program_share_arena(program));
     program->model->arena_user = program;
     program->model->arena_turns++;
     program->ran = false;
     memset(program->fed, 0, (size_t)program->value_count * sizeof *program->fed);
+    return TW_OK;
 }
 
 tw_status twi_program_check_runs(const tw_program *program, const char *function) {
@@ -36,8 +38,7 @@ static tw_status check_fed(tw_program *program, const char *function) {
                             function, value->name);
     }
     TWI_TRY(twi_source_check(program, function));
-    twi_program_take_arena(program);
-    return TW_OK;
+    return twi_program_take_arena(program);
 }
 
 /* ---- launching ---- */
@@ -78,7 +79,7 @@ static tw_status launch(tw_program *program, int first, int count, bool gradient
     tw_model *model = program->model;
     twi_control control;
     if (!program->prepared)
-        TWI_TRY(twi_pass_prepare(program)); /* the arena moved, and memory for binding this one lacked then */
+        TWI_TRY(twi_program_share_arena(program)); /* the arena moved, and memory for binding this one lacked then */
     twi_flight *flight = twi_flights_next(&model->flights);
     fill_control(program, gradients, &control);
     /* What steps advance themselves is left to those under way. */

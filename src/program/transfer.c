@@ -146,7 +146,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name,
                         is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
-    twi_program_take_arena(program);
+    TWI_TRY(twi_program_take_arena(program));
     program->fed[value->id] = true;
     walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .stored = fed_dtype(program, buffer)};
     bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
@@ -159,7 +159,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
     TWI_TRY(twi_program_check_runs(program, "feed"));
-    twi_program_take_arena(program);
+    TWI_TRY(twi_program_take_arena(program));
     program->fed[value->id] = true;
     const int index = program->value_buffer[value->id];
     if (index < 0) return TW_OK;

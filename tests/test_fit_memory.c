@@ -61,6 +61,39 @@ static void three_networks_finish_within_less(void **state) {
         for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) fit_within(&settings[i], shares[k]);
 }
 
+static tw_value *residuals(tw_model *model, tw_value *x) {
+    for (int i = 0; i < 3; i++)
+        x = tw_residual(model, x, i < 2 ? 16 : 24, TW_OPTIONS(residual, .stride = i < 2 ? 1 : 2));
+    return tw_dense(model, x, 10, NULL);
+}
+
+/* A last batch that is nearly as large as the others does not lead to parts: it has to do with what the whole one leaves. */
+static void a_shorter_last_batch_fits_beside_a_whole_one(void **state) {
+    (void)state;
+    const setting s = {"residuals", residuals, 3, 12, 12, 47};
+    if (check_device()) skip(); /* workspaces there are others */
+    for (int percent = 94; percent >= 70; percent -= 4) {
+        tw_context *context;
+        tw_trainer *trainer;
+        size_t fixed, planned, gradients;
+        CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 2)));
+        tw_model *model = open_model(context, &s);
+        tw_dataset *data = open_data(context, &s);
+        tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
+        options.batch = s.batch;
+        plan_plain(model, &options, &fixed, &planned, &gradients);
+        options.memory_limit = fixed + planned * (size_t)percent / 100;
+        CHECK_OK(tw_trainer_create(&trainer, model, &options));
+        CHECK_OK(tw_trainer_fit(trainer, data, NULL));
+        assert_int_equal(trainer->parts, 1);
+        assert_true(twi_model_bytes(model) <= options.memory_limit);
+        tw_trainer_destroy(trainer);
+        tw_dataset_destroy(data);
+        tw_model_destroy(model);
+        tw_context_destroy(context);
+    }
+}
+
 /* ---- what is learned ---- */
 
 /* The last batch, of one sample, is counted right; dropout's masks are those of the whole batch. */
@@ -242,9 +275,13 @@ static void memory_that_is_refused_is_done_without(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_learn_what_the_batch_does),   cmocka_unit_test(recomputing_learns_the_same_bits),
-        with_context(too_little_is_refused_with_the_floor),  cmocka_unit_test(a_fit_goes_on_from_where_memory_ran_out),
-        with_context(or_stops_and_the_context_works),        with_context(memory_that_is_refused_is_done_without),
+        cmocka_unit_test(parts_learn_what_the_batch_does),
+        cmocka_unit_test(recomputing_learns_the_same_bits),
+        with_context(too_little_is_refused_with_the_floor),
+        cmocka_unit_test(a_fit_goes_on_from_where_memory_ran_out),
+        with_context(or_stops_and_the_context_works),
+        with_context(memory_that_is_refused_is_done_without),
+        cmocka_unit_test(a_shorter_last_batch_fits_beside_a_whole_one),
         cmocka_unit_test(three_networks_finish_within_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

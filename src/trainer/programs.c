@@ -41,7 +41,8 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
         options.on_non_finite =
             trainer->options.on_non_finite == TW_NON_FINITE_SKIP ? TW_NON_FINITE_SKIP : TW_NON_FINITE_STOP;
     }
-    options.memory_limit = trainer->limit;
+    const bool whole = use == TWI_USE_TRAIN && batch == twi_trainer_run_batch(trainer);
+    options.memory_limit = trainer->limit - (whole ? trainer->beside : 0);
     options.plan_only = plan_only;
     options.source = source;
     options.precision = trainer->options.precision;

@@ -9,6 +9,8 @@
 
 enum {
     RESERVE_SHARE = 32, /* of what is free: for what is taken beside the plan */
+    BESIDE = 4,         /* steps below a limit that are tried, */
+    BESIDE_SHARE = 32,  /* each this share of it */
     WHY_TEXT = 1024
 };
 
@@ -164,13 +166,40 @@ static bool better_in_parts(const tw_trainer *trainer, const twi_room *room, tw_
            program->recomputed.steps && !has_statistics(trainer);
 }
 
+/* Is there a program of a whole batch, or of a part that one is run in? */
+static bool has_whole(const tw_trainer *trainer) {
+    for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) {
+        const twi_cached *cached = &trainer->cached[i];
+        if (cached->program && cached->use == TWI_USE_TRAIN &&
+            tw_program_get_batch(cached->program) == twi_trainer_run_batch(trainer))
+            return true;
+    }
+    return false;
+}
+
+/* Programs share an arena and workspaces, each as large as the largest: those of a shorter batch can want too much beside
+ * those of a whole one, which had the limit to itself. Then the whole one is planned for a little less, before parts are
+ * thought of. */
+static tw_status open_beside(tw_trainer *trainer, const twi_room *room) {
+    trainer->beside = 0;
+    tw_status status = open_feeds(trainer, room);
+    for (int less = 1; less <= BESIDE && status == TW_ERROR_OUT_OF_MEMORY && trainer->limit && has_whole(trainer);
+         less++) {
+        close_feeds(trainer, room);
+        trainer->beside = trainer->limit / BESIDE_SHARE * (size_t)less;
+        status = open_feeds(trainer, room);
+    }
+    if (status) trainer->beside = 0;
+    return status;
+}
+
 /* Under the limit there is. What is planned part by part can still want too much together; then more parts are tried.
  * *floor: there is no plan that keeps the limit. */
 static tw_status open_under(tw_trainer *trainer, const twi_room *room, bool *floor) {
     const int64_t samples = tw_dataset_count(room->train_set);
     *floor = false;
     for (bool looked = false;; looked = true) {
-        tw_status status = open_feeds(trainer, room);
+        tw_status status = open_beside(trainer, room);
         if (!better_in_parts(trainer, room, status) || (looked && !status)) return status;
         close_feeds(trainer, room);
         status = choose_parts(trainer, samples, status ? trainer->parts + 1 : 1, status);

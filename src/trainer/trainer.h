@@ -78,6 +78,7 @@ struct tw_trainer {
     uint64_t loaded_version; /* of the model's store then */
     int parts;               /* that a batch is run in, each as a batch of its own in one window */
     size_t limit;            /* bytes of the device that the model's programs may take; 0: none */
+    size_t beside;           /* of these, what the program of a whole batch leaves to the others */
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
     tw_precision_rule *rules; /* the options', copied, with their names behind them */
     bool fitting;

@@ -158,8 +158,10 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(record(program, TW_PASS_FUSE));
     TWI_TRY(twi_program_plan(program, options));
     if (program->plan_only) return TW_OK;
-    if (!twi_program_only_plans(program)) TWI_TRY(get_staging(program));
-    TWI_TRY(twi_program_plan_row(program, options));
+    if (!twi_program_only_plans(program)) {
+        TWI_TRY(get_staging(program));
+        TWI_TRY(twi_program_plan_row(program, options));
+    }
     tw_status status = twi_program_share_arena(program);
     return status == TW_ERROR_OUT_OF_MEMORY ? twi_program_tell_need(program, status) : status;
 }

@@ -53,7 +53,7 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
 
 /* Room to read the results of a batch into. */
 static tw_status reserve_results(tw_trainer *trainer, int64_t batch) {
-    if ((size_t)batch <= trainer->result_capacity) return TW_OK;
+    if ((size_t)batch <= trainer->result_capacity || tw_model_get_context(trainer->model)->plans_only) return TW_OK;
     TWI_TRY(
         twi_grow(trainer->memory, &trainer->results, (size_t)batch, sizeof *trainer->results, "results of a batch"));
     trainer->result_capacity = (size_t)batch;

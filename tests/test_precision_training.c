@@ -28,8 +28,10 @@ static tw_trainer *trainer_in(tw_model *model, tw_precision precision, tw_progre
 
 static void training_goes_on_bit_for_bit(void **state) {
     (void)state;
-    const tw_precision precision = TW_PRECISION_BF16;
-    for (int batches = 1; batches <= 2; batches++) { /* an update */
+    static const tw_precision precisions[] = {TW_PRECISION_BF16, TW_PRECISION_F16};
+    for (int i = 0; i < 4; i++) {
+        const tw_precision precision = precisions[i % 2];
+        const int batches = 1 + i / 2; /* an update */
         char path[] = "/tmp/talweg_precision_XXXXXX";
         size_t count;
         int file = mkstemp(path);

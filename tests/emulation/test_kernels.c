@@ -3,11 +3,14 @@
  * test_kernels NAME checks one op; "small" in place of a name takes what ThreadSanitizer manages. */
 #include "kernel_check.h"
 
+#include "backend/cuda/kernel_table.h"
+#include "base/half.h"
 #include "emu.h"
 #include "program/program.h"
 
 #include <talweg/talweg.h>
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -207,6 +210,69 @@ static void streamed_inputs(void **state) {
     check_streaming(1, 1, 1, 1);
 }
 
+/* ---- casts, which stand in programs of two types only: a program here has one ---- */
+
+static twi_operand image(void *data, const int64_t dim[4], bool channels_last, uint8_t store, tw_dtype dtype) {
+    twi_operand o = {
+        .data = data, .shape = {4, {dim[0], dim[1], dim[2], dim[3]}}, .store = store, .dtype = (uint8_t)dtype};
+    const int64_t nhwc[] = {dim[1] * dim[2] * dim[3], 1, dim[1] * dim[3], dim[1]};
+    twi_shape_row_major(&o.shape, o.stride);
+    if (channels_last) memcpy(o.stride, nhwc, sizeof nhwc);
+    return o;
+}
+
+static void run_cast(const char *name, twi_operand x, twi_operand y) {
+    const twk_entry *entry = twi_cuda_find_entry(name);
+    const twk_launch launch = {.processors = 4};
+    const twi_call call = {
+        .kernel = twi_registry_find_kernel(&twi_registry_builtin, name), .operand_count = 2, .operand = {x, y}};
+    assert_non_null(entry);
+    assert_int_equal(entry->run(&call, &launch), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+    seen.name[seen.count++] = entry->kernel;
+}
+
+/* There and back: rounded once, infinite where the type ends, not-a-number as it was; images in two layouts. */
+static void check_casts(tw_dtype half, const int64_t dim[4], bool channels_last) {
+    enum { MOST = 1024 };
+    const size_t count = (size_t)(dim[0] * dim[1] * dim[2] * dim[3]);
+    float values[MOST], found[MOST];
+    void *x, *y, *z;
+    assert_true(count <= MOST);
+    for (size_t i = 0; i < count; i++) values[i] = (float)((int)(i * 7919 % 2003) - 1001) / 77.0f;
+    values[0] = NAN;
+    values[count / 2] = -1e30f;
+    values[count - 1] = 65519;
+    assert_int_equal(cudaMalloc(&x, count * sizeof(float)), cudaSuccess);
+    assert_int_equal(cudaMalloc(&y, count * sizeof(uint16_t)), cudaSuccess);
+    assert_int_equal(cudaMalloc(&z, count * sizeof(float)), cudaSuccess);
+    assert_int_equal(cudaMemcpy(x, values, count * sizeof(float), cudaMemcpyHostToDevice), cudaSuccess);
+    const twi_operand wide = image(x, dim, channels_last, TWI_REAL, TW_F32),
+                      narrow = image(y, dim, true, TWI_REAL, half),
+                      back = image(z, dim, channels_last, TWI_REAL, TW_F32);
+    run_cast("cast.narrow", wide, narrow);
+    run_cast("cast.widen", narrow, back);
+    assert_int_equal(cudaMemcpy(found, z, count * sizeof(float), cudaMemcpyDeviceToHost), cudaSuccess);
+    for (size_t i = 0; i < count; i++) {
+        const float want = twi_half_to_f32(half, twi_half_from_f32(half, values[i]));
+        if (isnan(want) ? !isnan(found[i]) : found[i] != want)
+            fail_msg("%s: %g becomes %g, expected %g", tw_dtype_name(half), values[i], found[i], want);
+    }
+    (void)cudaFree(x);
+    (void)cudaFree(y);
+    (void)cudaFree(z);
+}
+
+static void casts(void **state) {
+    (void)state;
+    static const int64_t dims[][4] = {{1, 1, 1, 1}, {3, 5, 4, 7}, {2, 8, 4, 4}, {9, 3, 1, 5}};
+    for (int d = 0; d < 4; d++)
+        for (int last = 0; last < 2; last++) {
+            check_casts(TW_F16, dims[d], last != 0);
+            check_casts(TW_BF16, dims[d], last != 0);
+        }
+}
+
 /* A table without gaps: every kernel record of the library has a row, and ran above. What a back end is asked about before a
  * program has it is not missed. */
 static void every_kernel_record_ran(void **state) {
@@ -230,13 +296,14 @@ int main(int argc, char **argv) {
     struct CMUnitTest tests[TESTS];
     size_t count = 0;
     small = argc > 1 && strcmp(argv[1], "small") == 0;
-    for (const twi_op *const *op = twi_registry_builtin.ops; *op && count < TESTS - 6; op++)
+    for (const twi_op *const *op = twi_registry_builtin.ops; *op && count < TESTS - 7; op++)
         if ((*op)->build_case && !(*op)->asked)
             tests[count++] = (struct CMUnitTest){(*op)->name, check_op, NULL, NULL, (void *)(uintptr_t)*op};
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(sgd_in_all_its_forms);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(adamw_and_its_schedules);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(gathered_samples);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(streamed_inputs);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(casts);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_kernel_record_ran);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(nothing_is_left_on_the_device);
     if (argc > 1 && !small) cmocka_set_test_filter(argv[1]);

@@ -177,6 +177,13 @@ static bool has_whole(const tw_trainer *trainer) {
     return false;
 }
 
+static void tell_beside(const tw_trainer *trainer, const char *why) {
+    char limit[TWI_QUANTITY_TEXT];
+    twi_log_line(&context_of(trainer)->log, TW_LOG_INFO,
+                 "fit: not all programs fit beside that of a whole batch, which is planned anew for %s (%s)",
+                 twi_quantity((double)(trainer->limit - trainer->beside), "B", limit), why);
+}
+
 /* Programs share an arena and workspaces, each as large as the largest: those of a shorter batch can want too much beside
  * those of a whole one, which had the limit to itself. Then the whole one is planned for a little less, before parts are
  * thought of. */
@@ -185,8 +192,11 @@ static tw_status open_beside(tw_trainer *trainer, const twi_room *room) {
     tw_status status = open_feeds(trainer, room);
     for (int less = 1; less <= BESIDE && status == TW_ERROR_OUT_OF_MEMORY && trainer->limit && has_whole(trainer);
          less++) {
+        char why[WHY_TEXT];
+        snprintf(why, sizeof why, "%s", tw_last_error());
         close_feeds(trainer, room);
         trainer->beside = trainer->limit / BESIDE_SHARE * (size_t)less;
+        tell_beside(trainer, why);
         status = open_feeds(trainer, room);
     }
     if (status) trainer->beside = 0;

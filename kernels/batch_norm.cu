@@ -88,7 +88,7 @@ template <class F> cudaError_t run_each_channel(const twk_launch *launch, const 
 }
 
 /* A mean so far from the shift, in deviations, that its square costs the variance digits that matter. */
-enum { FAR_DEVIATIONS = 16 };
+enum { FAR_DEVIATIONS = 8 };
 
 struct center {
     const float *sums, *mean;

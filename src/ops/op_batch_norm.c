@@ -148,7 +148,7 @@ static void statistics_run(const twi_call *call) {
 }
 
 /* A mean so far from the shift, in deviations, that its square costs the variance digits that matter. */
-#define FAR_DEVIATIONS 16
+#define FAR_DEVIATIONS 8
 
 static void center_run(const twi_call *call) {
     const tw_real *sums = TWI_DATA(const tw_real, call, 0), *mean = TWI_DATA(const tw_real, call, 1);

@@ -50,11 +50,11 @@ VEC_INLINE void gelu_sweep_forward(const twi_call *call, const twi_cpu_workspace
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
     sweep.in[0] = call->operand[0].data;
     sweep.out = call->operand[1].data;
-    sweep_run(&sweep, step);
+    sweep_run(&sweep, step, (sweep_rows){0, 0});
 }
 
-VEC_INLINE void step_gelu(const twi_sweep *s, int64_t i, int64_t c) {
-    (void)c;
+VEC_INLINE void step_gelu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
     vec x = vec_load(s->in[0] + i);
     vec_store(s->out + i, x * gelu_share_erf(x).below);
 }
@@ -62,8 +62,8 @@ static void gelu_forward(const twi_call *call, const twi_cpu_workspace *workspac
     gelu_sweep_forward(call, workspace, step_gelu);
 }
 
-VEC_INLINE void step_gelu_tanh(const twi_sweep *s, int64_t i, int64_t c) {
-    (void)c;
+VEC_INLINE void step_gelu_tanh(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
     vec x = vec_load(s->in[0] + i);
     vec_store(s->out + i, x * gelu_share_tanh(x).below);
 }
@@ -78,19 +78,19 @@ VEC_INLINE void gelu_sweep_backward(const twi_call *call, const twi_cpu_workspac
     sweep.in[0] = call->operand[0].data;
     sweep.in[1] = call->operand[1].data;
     sweep.out = call->operand[2].data;
-    sweep_run(&sweep, step);
+    sweep_run(&sweep, step, (sweep_rows){0, 0});
 }
 
-VEC_INLINE void step_gelu_backward(const twi_sweep *s, int64_t i, int64_t c) {
-    (void)c;
+VEC_INLINE void step_gelu_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
     vec_store(s->out + i, vec_load(s->in[0] + i) * gelu_share_erf(vec_load(s->in[1] + i)).slope);
 }
 static void gelu_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     gelu_sweep_backward(call, workspace, step_gelu_backward);
 }
 
-VEC_INLINE void step_gelu_backward_tanh(const twi_sweep *s, int64_t i, int64_t c) {
-    (void)c;
+VEC_INLINE void step_gelu_backward_tanh(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
     vec_store(s->out + i, vec_load(s->in[0] + i) * gelu_share_tanh(vec_load(s->in[1] + i)).slope);
 }
 static void gelu_backward_tanh(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -99,10 +99,10 @@ static void gelu_backward_tanh(const twi_call *call, const twi_cpu_workspace *wo
 
 /* ---- bias and gelu: dy, z, g, db ---- */
 
-VEC_INLINE void step_bias_gelu_backward(const twi_sweep *s, int64_t i, int64_t c) {
+VEC_INLINE void step_bias_gelu_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     vec g = vec_load(s->in[0] + i) * gelu_share_tanh(vec_load(s->in[1] + i)).slope;
     vec_store(s->out + i, g);
-    sweep_add(s->sum[0] + c, g);
+    of->sum[0] += g;
 }
 static void bias_gelu_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
@@ -110,6 +110,6 @@ static void bias_gelu_backward(const twi_call *call, const twi_cpu_workspace *wo
     sweep.in[1] = call->operand[1].data;
     sweep.out = call->operand[2].data;
     twi_sweep_begin_sums(&sweep, 1);
-    sweep_run(&sweep, step_bias_gelu_backward);
+    sweep_run(&sweep, step_bias_gelu_backward, (sweep_rows){0, 1});
     twi_sweep_fold(&sweep, 0, call->operand[3].data, call->first);
 }

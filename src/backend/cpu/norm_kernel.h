@@ -1,5 +1,5 @@
 /* The kernels of norm.h as sweeps, written once; norm_<isa>.c compiles them as NORM_LOOPS. A step does one vector of
- * elements: i is its position, c its place in the period of channels. Relu masks are bits. */
+ * elements at position i, given the numbers and sums of its channels. Relu masks are bits. */
 #include "backend/attrs.h"
 #include "norm.h"
 #include "sweep_kernel.h"
@@ -19,10 +19,10 @@ static void write_sums(const twi_sweep *sweep, const twi_call *call, int o) {
 
 /* ---- statistics: x, shift, sums of x - shift and of its square ---- */
 
-VEC_INLINE void step_statistics(const twi_sweep *s, int64_t i, int64_t c) {
-    vec distance = vec_load(s->in[0] + i) - vec_load(s->coef[0] + c);
-    sweep_add(s->sum[0] + c, distance);
-    sweep_add(s->sum[1] + c, distance * distance);
+VEC_INLINE void step_statistics(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    vec distance = vec_load(s->in[0] + i) - of->coef[0];
+    of->sum[0] += distance;
+    of->sum[1] = vec_fma(distance, distance, of->sum[1]);
 }
 
 static void statistics(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -30,7 +30,7 @@ static void statistics(const twi_call *call, const twi_cpu_workspace *workspace)
     sweep.in[0] = call->operand[0].data;
     twi_sweep_spread(&sweep, 0, call->operand[1].data);
     twi_sweep_begin_sums(&sweep, TWI_NORM_COUNT);
-    sweep_run(&sweep, step_statistics);
+    sweep_run(&sweep, step_statistics, (sweep_rows){1, TWI_NORM_COUNT});
     write_sums(&sweep, call, 2);
 }
 
@@ -48,27 +48,31 @@ static void refine(const twi_call *call, const twi_cpu_workspace *workspace) {
 
 /* ---- apply: x, coef, [r,] y, [mask]; y = [relu of] scale*x + offset [+ r] ---- */
 
-VEC_INLINE vec normalized(const twi_sweep *s, int64_t i, int64_t c) {
-    return vec_load(s->coef[0] + c) * vec_load(s->in[0] + i) + vec_load(s->coef[1] + c);
+VEC_INLINE vec normalized(const twi_sweep *s, int64_t i, const sweep_numbers *of) {
+    return vec_fma(of->coef[0], vec_load(s->in[0] + i), of->coef[1]);
 }
 VEC_INLINE void store_relu(const twi_sweep *s, int64_t i, vec v) {
     vec_test positive = vec_positive(v);
     vec_put_bits(s->bits_out, i, positive);
     vec_store(s->out + i, vec_keep(positive, v));
 }
-VEC_INLINE void step_apply(const twi_sweep *s, int64_t i, int64_t c) { vec_store(s->out + i, normalized(s, i, c)); }
-VEC_INLINE void step_apply_relu(const twi_sweep *s, int64_t i, int64_t c) { store_relu(s, i, normalized(s, i, c)); }
-VEC_INLINE void step_apply_add_relu(const twi_sweep *s, int64_t i, int64_t c) {
-    store_relu(s, i, normalized(s, i, c) + vec_load(s->in[1] + i));
+VEC_INLINE void step_apply(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    vec_store(s->out + i, normalized(s, i, of));
+}
+VEC_INLINE void step_apply_relu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    store_relu(s, i, normalized(s, i, of));
+}
+VEC_INLINE void step_apply_add_relu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    store_relu(s, i, normalized(s, i, of) + vec_load(s->in[1] + i));
 }
 
 /* Without a backward nobody wants the mask. */
-VEC_INLINE void step_apply_relu_alone(const twi_sweep *s, int64_t i, int64_t c) {
-    vec v = normalized(s, i, c);
+VEC_INLINE void step_apply_relu_alone(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    vec v = normalized(s, i, of);
     vec_store(s->out + i, vec_keep(vec_positive(v), v));
 }
-VEC_INLINE void step_apply_add_relu_alone(const twi_sweep *s, int64_t i, int64_t c) {
-    vec v = normalized(s, i, c) + vec_load(s->in[1] + i);
+VEC_INLINE void step_apply_add_relu_alone(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    vec v = normalized(s, i, of) + vec_load(s->in[1] + i);
     vec_store(s->out + i, vec_keep(vec_positive(v), v));
 }
 
@@ -85,16 +89,16 @@ static twi_sweep apply_sweep(const twi_call *call, int y, bool bits, const twi_c
 
 static void apply(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = apply_sweep(call, 2, false, workspace);
-    sweep_run(&sweep, step_apply);
+    sweep_run(&sweep, step_apply, (sweep_rows){2, 0});
 }
 
 static void apply_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
     bool mask = call->operand[3].data != NULL;
     twi_sweep sweep = apply_sweep(call, 2, mask, workspace);
     if (mask)
-        sweep_run(&sweep, step_apply_relu);
+        sweep_run(&sweep, step_apply_relu, (sweep_rows){2, 0});
     else
-        sweep_run(&sweep, step_apply_relu_alone);
+        sweep_run(&sweep, step_apply_relu_alone, (sweep_rows){2, 0});
 }
 
 static void apply_add_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -102,9 +106,9 @@ static void apply_add_relu(const twi_call *call, const twi_cpu_workspace *worksp
     twi_sweep sweep = apply_sweep(call, 3, mask, workspace);
     sweep.in[1] = call->operand[2].data;
     if (mask)
-        sweep_run(&sweep, step_apply_add_relu);
+        sweep_run(&sweep, step_apply_add_relu, (sweep_rows){2, 0});
     else
-        sweep_run(&sweep, step_apply_add_relu_alone);
+        sweep_run(&sweep, step_apply_add_relu_alone, (sweep_rows){2, 0});
 }
 
 /* ---- backward: dy, [mask,] x, ... ---- */
@@ -118,15 +122,15 @@ static twi_sweep backward_sweep(const twi_call *call, bool bits, const twi_cpu_w
 }
 
 /* ..., coef, sums of dy and of dy*(x - mean) */
-VEC_INLINE void add_backward_sums(const twi_sweep *s, int64_t i, int64_t c, vec dy) {
-    sweep_add(s->sum[0] + c, dy);
-    sweep_add(s->sum[1] + c, dy * (vec_load(s->in[0] + i) - vec_load(s->coef[0] + c)));
+VEC_INLINE void add_backward_sums(const twi_sweep *s, int64_t i, sweep_numbers *of, vec dy) {
+    of->sum[0] += dy;
+    of->sum[1] = vec_fma(dy, vec_load(s->in[0] + i) - of->coef[0], of->sum[1]);
 }
-VEC_INLINE void step_backward_sums(const twi_sweep *s, int64_t i, int64_t c) {
-    add_backward_sums(s, i, c, vec_load(s->in[1] + i));
+VEC_INLINE void step_backward_sums(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    add_backward_sums(s, i, of, vec_load(s->in[1] + i));
 }
-VEC_INLINE void step_backward_sums_masked(const twi_sweep *s, int64_t i, int64_t c) {
-    add_backward_sums(s, i, c, masked(s, s->in[1], i));
+VEC_INLINE void step_backward_sums_masked(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    add_backward_sums(s, i, of, masked(s, s->in[1], i));
 }
 
 VEC_INLINE void any_backward_sums(const twi_call *call, bool bits, sweep_step *step,
@@ -135,7 +139,7 @@ VEC_INLINE void any_backward_sums(const twi_call *call, bool bits, sweep_step *s
     const float *coef = call->operand[2 + bits].data;
     twi_sweep_spread(&sweep, 0, coef + TWI_NORM_MEAN * sweep.channels);
     twi_sweep_begin_sums(&sweep, TWI_NORM_COUNT);
-    sweep_run(&sweep, step);
+    sweep_run(&sweep, step, (sweep_rows){1, TWI_NORM_COUNT});
     write_sums(&sweep, call, 3 + bits);
 }
 static void backward_sums(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -146,15 +150,15 @@ static void backward_sums_masked(const twi_call *call, const twi_cpu_workspace *
 }
 
 /* ..., dcoef, dx = A*dy + B*x + K */
-VEC_INLINE void store_backward(const twi_sweep *s, int64_t i, int64_t c, vec dy) {
-    vec of_x = vec_load(s->coef[TWI_NORM_B] + c) * vec_load(s->in[0] + i) + vec_load(s->coef[TWI_NORM_K] + c);
-    vec_store(s->out + i, vec_load(s->coef[TWI_NORM_A] + c) * dy + of_x);
+VEC_INLINE void store_backward(const twi_sweep *s, int64_t i, sweep_numbers *of, vec dy) {
+    vec of_x = vec_fma(of->coef[TWI_NORM_B], vec_load(s->in[0] + i), of->coef[TWI_NORM_K]);
+    vec_store(s->out + i, vec_fma(of->coef[TWI_NORM_A], dy, of_x));
 }
-VEC_INLINE void step_backward_apply(const twi_sweep *s, int64_t i, int64_t c) {
-    store_backward(s, i, c, vec_load(s->in[1] + i));
+VEC_INLINE void step_backward_apply(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    store_backward(s, i, of, vec_load(s->in[1] + i));
 }
-VEC_INLINE void step_backward_apply_masked(const twi_sweep *s, int64_t i, int64_t c) {
-    store_backward(s, i, c, masked(s, s->in[1], i));
+VEC_INLINE void step_backward_apply_masked(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    store_backward(s, i, of, masked(s, s->in[1], i));
 }
 
 VEC_INLINE void any_backward_apply(const twi_call *call, bool bits, sweep_step *step,
@@ -163,7 +167,7 @@ VEC_INLINE void any_backward_apply(const twi_call *call, bool bits, sweep_step *
     const float *dcoef = call->operand[2 + bits].data;
     for (int k = 0; k < TWI_NORM_GRADIENTS; k++) twi_sweep_spread(&sweep, k, dcoef + k * sweep.channels);
     sweep.out = call->operand[3 + bits].data;
-    sweep_run(&sweep, step);
+    sweep_run(&sweep, step, (sweep_rows){TWI_NORM_GRADIENTS, 0});
 }
 static void backward_apply(const twi_call *call, const twi_cpu_workspace *workspace) {
     any_backward_apply(call, false, step_backward_apply, workspace);
@@ -174,12 +178,12 @@ static void backward_apply_masked(const twi_call *call, const twi_cpu_workspace 
 
 /* ---- masks alone: dy, mask, [b,] dx = masked dy [+ b] ---- */
 
-VEC_INLINE void step_mask(const twi_sweep *s, int64_t i, int64_t c) {
-    (void)c;
+VEC_INLINE void step_mask(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
     vec_store(s->out + i, masked(s, s->in[0], i));
 }
-VEC_INLINE void step_mask_add(const twi_sweep *s, int64_t i, int64_t c) {
-    (void)c;
+VEC_INLINE void step_mask_add(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
     vec_store(s->out + i, masked(s, s->in[0], i) + vec_load(s->in[1] + i));
 }
 
@@ -188,7 +192,7 @@ static void relu_backward_masked(const twi_call *call, const twi_cpu_workspace *
     sweep.in[0] = call->operand[0].data;
     sweep.bits_in = call->operand[1].data;
     sweep.out = call->operand[2].data;
-    sweep_run(&sweep, step_mask);
+    sweep_run(&sweep, step_mask, (sweep_rows){0, 0});
 }
 
 static void add_masked(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -197,7 +201,7 @@ static void add_masked(const twi_call *call, const twi_cpu_workspace *workspace)
     sweep.bits_in = call->operand[1].data;
     sweep.in[1] = call->operand[2].data;
     sweep.out = call->operand[3].data;
-    sweep_run(&sweep, step_mask_add);
+    sweep_run(&sweep, step_mask_add, (sweep_rows){0, 0});
 }
 
 #define NORM_LOOP(name, kernel) .name = name,

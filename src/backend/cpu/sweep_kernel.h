@@ -1,22 +1,61 @@
-/* The walk of sweep.h, compiled for the vector width of the including file: straight through memory, which is faster
- * than any order that would save loads of per-channel numbers, since those stay in the first-level cache. */
+/* The walk of sweep.h, compiled for the vector width of the including file: straight through memory. Where the channels
+ * repeat every few vectors, their numbers and sums stay in registers all the way; otherwise they come from the first-level
+ * cache with every vector, which is faster than any other order of the elements. */
 #ifndef TWI_CPU_SWEEP_KERNEL_H
 #define TWI_CPU_SWEEP_KERNEL_H
 
 #include "sweep.h"
 #include "vec_test.h"
 
-/* Does the vector of elements at position i of the run, whose place in the period is c. */
-typedef void sweep_step(const twi_sweep *sweep, int64_t i, int64_t c);
+/* The numbers and sums of one vector's channels. */
+typedef struct sweep_numbers {
+    vec coef[TWI_SWEEP_COEFFICIENTS], sum[TWI_SWEEP_SUMS];
+} sweep_numbers;
 
-VEC_INLINE void sweep_add(float *sum, vec v) { vec_store(sum, vec_load(sum) + v); }
+/* Does the vector of elements at position i of the run. */
+typedef void sweep_step(const twi_sweep *sweep, int64_t i, sweep_numbers *of);
 
-VEC_INLINE void sweep_block(const twi_sweep *sweep, sweep_step *step, int64_t i, int64_t c) {
-    for (int64_t p = 0; p < TWI_SWEEP_BLOCK; p += VEC_WIDTH) step(sweep, i + p, c + p);
+/* How many per-channel numbers and sums a step uses. A constant where it is passed, so that no more are loaded. */
+typedef struct sweep_rows {
+    int coefs, sums;
+} sweep_rows;
+
+/* Vectors whose channels' numbers are held in registers: three each at most, since a step that sums has one coefficient. */
+enum { SWEEP_HELD = 4, SWEEP_HELD_FLOATS = SWEEP_HELD * VEC_WIDTH };
+
+VEC_INLINE void sweep_load(sweep_numbers *numbers, const twi_sweep *sweep, sweep_rows rows, int64_t c) {
+    for (int k = 0; k < rows.coefs; k++) numbers->coef[k] = vec_load(sweep->coef[k] + c);
+    for (int k = 0; k < rows.sums; k++) numbers->sum[k] = vec_load(sweep->sum[k] + c);
+}
+VEC_INLINE void sweep_store(const sweep_numbers *numbers, const twi_sweep *sweep, sweep_rows rows, int64_t c) {
+    for (int k = 0; k < rows.sums; k++) vec_store(sweep->sum[k] + c, numbers->sum[k]);
+}
+
+VEC_INLINE void sweep_block(const twi_sweep *sweep, sweep_step *step, sweep_rows rows, int64_t i, int64_t c) {
+    for (int64_t p = 0; p < TWI_SWEEP_BLOCK; p += VEC_WIDTH) {
+        sweep_numbers numbers;
+        sweep_load(&numbers, sweep, rows, c + p);
+        step(sweep, i + p, &numbers);
+        sweep_store(&numbers, sweep, rows, c + p);
+    }
+}
+
+/* The elements of the run up to `end`, a multiple of SWEEP_HELD_FLOATS. */
+VEC_INLINE void sweep_held(const twi_sweep *sweep, sweep_step *step, sweep_rows rows, int64_t end) {
+    sweep_numbers held[SWEEP_HELD];
+    VEC_UNROLL
+    for (int v = 0; v < SWEEP_HELD; v++) sweep_load(&held[v], sweep, rows, v * VEC_WIDTH);
+    for (int64_t i = 0; i < end; i += SWEEP_HELD_FLOATS) {
+        VEC_UNROLL
+        for (int v = 0; v < SWEEP_HELD; v++) step(sweep, i + v * VEC_WIDTH, &held[v]);
+    }
+    VEC_UNROLL
+    for (int v = 0; v < SWEEP_HELD; v++) sweep_store(&held[v], sweep, rows, v * VEC_WIDTH);
 }
 
 /* The last `count` < 16 elements of a run: in a block of their own, filled up. */
-VEC_INLINE void sweep_rest(const twi_sweep *sweep, sweep_step *step, int64_t i, int64_t c, int64_t count) {
+VEC_INLINE void sweep_rest(const twi_sweep *sweep, sweep_step *step, sweep_rows rows, int64_t i, int64_t c,
+                           int64_t count) {
     float in[3][TWI_SWEEP_BLOCK] = {{0}}, out[TWI_SWEEP_BLOCK];
     uint8_t bits_in[2] = {0}, bits_out[2] = {0};
     size_t bytes = (size_t)count * sizeof(float), bit_bytes = (size_t)twi_bits_bytes(count);
@@ -30,7 +69,7 @@ VEC_INLINE void sweep_rest(const twi_sweep *sweep, sweep_step *step, int64_t i, 
     rest.bits_in = bits_in;
     rest.bits_out = bits_out;
     rest.out = out;
-    sweep_block(&rest, step, 0, c);
+    sweep_block(&rest, step, rows, 0, c);
     if (sweep->out) memcpy(sweep->out + i, out, bytes);
     if (sweep->bits_out) {
         bits_out[count / 8] = (uint8_t)(bits_out[count / 8] & ((1u << count % 8) - 1));
@@ -38,16 +77,20 @@ VEC_INLINE void sweep_rest(const twi_sweep *sweep, sweep_step *step, int64_t i, 
     }
 }
 
-VEC_INLINE void sweep_run(const twi_sweep *sweep, sweep_step *step) {
+VEC_INLINE void sweep_run(const twi_sweep *sweep, sweep_step *step, sweep_rows rows) {
     const int64_t period = sweep->period, run = sweep->run;
+    bool holds = rows.coefs + rows.sums == 0 || SWEEP_HELD_FLOATS % sweep->channels == 0;
+    const int64_t held = holds ? run / SWEEP_HELD_FLOATS * SWEEP_HELD_FLOATS : 0;
     twi_sweep s = *sweep;
     for (int64_t n = 0; n < sweep->runs; n++) {
-        int64_t i = 0, c = 0;
+        int64_t i = held, c = 0;
+        if (held > 0) sweep_held(&s, step, rows, held);
         for (; i + period <= run; i += period) {
-            for (c = 0; c < period; c += TWI_SWEEP_BLOCK) sweep_block(&s, step, i + c, c);
+            for (c = 0; c < period; c += TWI_SWEEP_BLOCK) sweep_block(&s, step, rows, i + c, c);
         }
-        for (c = 0; i + TWI_SWEEP_BLOCK <= run; i += TWI_SWEEP_BLOCK, c += TWI_SWEEP_BLOCK) sweep_block(&s, step, i, c);
-        if (i < run) sweep_rest(&s, step, i, c, run - i);
+        for (c = 0; i + TWI_SWEEP_BLOCK <= run; i += TWI_SWEEP_BLOCK, c += TWI_SWEEP_BLOCK)
+            sweep_block(&s, step, rows, i, c);
+        if (i < run) sweep_rest(&s, step, rows, i, c, run - i);
         for (int k = 0; k < 3; k++) {
             if (s.in[k]) s.in[k] += run;
         }

@@ -11,7 +11,7 @@
 
 /* ---- memory ---- */
 
-enum { GUARD = 64, BLOCKS = 64 };
+enum { GUARD = 64, BLOCKS = 192 };
 static struct {
     uint8_t *memory;
     size_t bytes;

@@ -1,0 +1,3 @@
+/* The loops of winograd_kernel.h for AVX-512. */
+#define WINOGRAD_LOOPS twi_winograd_avx512
+#include "winograd_kernel.h"

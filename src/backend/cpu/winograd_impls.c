@@ -138,36 +138,38 @@ static void finish(const twi_cpu_site *site, const twi_call *call, const twi_cpu
 
 /* ---- the family ---- */
 
-#define FOR_EACH(KERNEL)                                        \
-    KERNEL(forward, .begin = begin_forward)                     \
-    KERNEL(forward_bias, .begin = begin_forward_bias)           \
-    KERNEL(forward_bias_relu, .begin = begin_forward_bias_relu) \
-    KERNEL(backward_data, .begin = begin_backward_data)         \
-    KERNEL(backward_weights, .finish = finish)
-
-#define FUNCTIONS(name, ...)                                                                                     \
-    static const char *refuse_##name(const twi_call *call, twi_isa isa) {                                        \
-        (void)isa;                                                                                               \
-        return refuse(&name, call);                                                                              \
-    }                                                                                                            \
-    static tw_status prepare_##name(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {            \
-        return prepare(site, &name, main, tail);                                                                 \
-    }                                                                                                            \
-    static inline void begin_##name(const twi_cpu_site *site, const twi_call *call,                              \
-                                    const twi_cpu_workspace *workspace) {                                        \
-        begin(&name, site, call, workspace);                                                                     \
-    }                                                                                                            \
-    static void run_##name(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
-        run(&name, site, call, workspace);                                                                       \
+#define FUNCTIONS(which)                                                                                          \
+    static const char *refuse_##which(const twi_call *call, twi_isa isa) {                                        \
+        (void)isa;                                                                                                \
+        return refuse(&which, call);                                                                              \
+    }                                                                                                             \
+    static tw_status prepare_##which(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {            \
+        return prepare(site, &which, main, tail);                                                                 \
+    }                                                                                                             \
+    static void run_##which(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
+        run(&which, site, call, workspace);                                                                       \
     }
-FOR_EACH(FUNCTIONS)
+#define FUNCTIONS_OF_WEIGHTS(which)                                                                                 \
+    FUNCTIONS(which)                                                                                                \
+    static void begin_##which(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
+        begin(&which, site, call, workspace);                                                                       \
+    }
+FUNCTIONS_OF_WEIGHTS(forward)
+FUNCTIONS_OF_WEIGHTS(forward_bias)
+FUNCTIONS_OF_WEIGHTS(forward_bias_relu)
+FUNCTIONS_OF_WEIGHTS(backward_data)
+FUNCTIONS(backward_weights)
 
-#define IMPL(which, ...)            \
-    {.kernel = "conv2d." #which,    \
-     .name = "winograd",            \
-     .refuse = refuse_##which,      \
-     .prepare = prepare_##which,    \
-     .run = run_##which,            \
-     .describe = twi_conv_describe, \
-     __VA_ARGS__},
-const twi_cpu_impl twi_cpu_winograd_impls[] = {FOR_EACH(IMPL){.kernel = NULL}};
+#define IMPL(which, ...)                                                                                      \
+    {                                                                                                         \
+        .kernel = "conv2d." #which, .name = "winograd", .refuse = refuse_##which, .prepare = prepare_##which, \
+        .run = run_##which, .describe = twi_conv_describe, __VA_ARGS__                                        \
+    }
+const twi_cpu_impl twi_cpu_winograd_impls[] = {
+    IMPL(forward, .begin = begin_forward),
+    IMPL(forward_bias, .begin = begin_forward_bias),
+    IMPL(forward_bias_relu, .begin = begin_forward_bias_relu),
+    IMPL(backward_data, .begin = begin_backward_data),
+    IMPL(backward_weights, .finish = finish),
+    {.kernel = NULL},
+};

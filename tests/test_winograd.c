@@ -252,7 +252,7 @@ static void others_are_refused(void **state) {
     conv_case c = fine;
     assert_null(refusal(&fine, TW_BF16));
     assert_null(refusal(&fine, TW_F16));
-    assert_string_equal(refusal(&fine, TW_F32), "an operand is not a half");
+    assert_string_equal(refusal(&fine, TW_F32), "images are no halves");
     c.c = 24;
     assert_string_equal(refusal(&c, TW_BF16), "channels are no multiples of 16");
     c = fine, c.attrs.stride_w = 2;

@@ -5,18 +5,18 @@
 /* ---- bias: x, b, y; dy, db ---- */
 
 VEC_INLINE void step_bias(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    vec_store(s->out + i, vec_load(s->in[0] + i) + of->coef[0]);
+    sweep_put(s, i, sweep_get(s, 0, i) + of->coef[0]);
 }
 static void bias_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
     sweep.in[0] = call->operand[0].data;
-    twi_sweep_spread(&sweep, 0, call->operand[1].data);
+    twi_sweep_spread_operand(&sweep, 0, &call->operand[1]);
     sweep.out = call->operand[2].data;
     sweep_run(&sweep, step_bias, (sweep_rows){1, 0});
 }
 
 VEC_INLINE void step_bias_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    of->sum[0] += vec_load(s->in[0] + i);
+    of->sum[0] += sweep_get(s, 0, i);
 }
 static void bias_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
@@ -30,12 +30,12 @@ static void bias_backward(const twi_call *call, const twi_cpu_workspace *workspa
 
 /* The gradient behind a relu whose result is in[1]. */
 VEC_INLINE vec through_relu(const twi_sweep *s, int64_t i) {
-    return vec_keep(vec_positive(vec_load(s->in[1] + i)), vec_load(s->in[0] + i));
+    return vec_keep(vec_positive(sweep_get(s, 1, i)), sweep_get(s, 0, i));
 }
 
 VEC_INLINE void step_bias_relu_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     vec g = through_relu(s, i);
-    vec_store(s->out + i, g);
+    sweep_put(s, i, g);
     of->sum[0] += g;
 }
 static void bias_relu_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -52,7 +52,7 @@ static void bias_relu_backward(const twi_call *call, const twi_cpu_workspace *wo
 
 VEC_INLINE void step_relu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, vec_relu(vec_load(s->in[0] + i)));
+    sweep_put(s, i, vec_relu(sweep_get(s, 0, i)));
 }
 static void relu_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
@@ -63,7 +63,7 @@ static void relu_forward(const twi_call *call, const twi_cpu_workspace *workspac
 
 VEC_INLINE void step_relu_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, through_relu(s, i));
+    sweep_put(s, i, through_relu(s, i));
 }
 static void relu_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, false, workspace);
@@ -77,7 +77,7 @@ static void relu_backward(const twi_call *call, const twi_cpu_workspace *workspa
 
 VEC_INLINE void step_add(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, vec_load(s->in[0] + i) + vec_load(s->in[1] + i));
+    sweep_put(s, i, sweep_get(s, 0, i) + sweep_get(s, 1, i));
 }
 static void add_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     twi_sweep sweep = twi_sweep_over(call, false, workspace);

@@ -55,8 +55,8 @@ VEC_INLINE void gelu_sweep_forward(const twi_call *call, const twi_cpu_workspace
 
 VEC_INLINE void step_gelu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec x = vec_load(s->in[0] + i);
-    vec_store(s->out + i, x * gelu_share_erf(x).below);
+    vec x = sweep_get(s, 0, i);
+    sweep_put(s, i, x * gelu_share_erf(x).below);
 }
 static void gelu_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     gelu_sweep_forward(call, workspace, step_gelu);
@@ -64,8 +64,8 @@ static void gelu_forward(const twi_call *call, const twi_cpu_workspace *workspac
 
 VEC_INLINE void step_gelu_tanh(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec x = vec_load(s->in[0] + i);
-    vec_store(s->out + i, x * gelu_share_tanh(x).below);
+    vec x = sweep_get(s, 0, i);
+    sweep_put(s, i, x * gelu_share_tanh(x).below);
 }
 static void gelu_forward_tanh(const twi_call *call, const twi_cpu_workspace *workspace) {
     gelu_sweep_forward(call, workspace, step_gelu_tanh);
@@ -83,7 +83,7 @@ VEC_INLINE void gelu_sweep_backward(const twi_call *call, const twi_cpu_workspac
 
 VEC_INLINE void step_gelu_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, vec_load(s->in[0] + i) * gelu_share_erf(vec_load(s->in[1] + i)).slope);
+    sweep_put(s, i, sweep_get(s, 0, i) * gelu_share_erf(sweep_get(s, 1, i)).slope);
 }
 static void gelu_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     gelu_sweep_backward(call, workspace, step_gelu_backward);
@@ -91,7 +91,7 @@ static void gelu_backward(const twi_call *call, const twi_cpu_workspace *workspa
 
 VEC_INLINE void step_gelu_backward_tanh(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, vec_load(s->in[0] + i) * gelu_share_tanh(vec_load(s->in[1] + i)).slope);
+    sweep_put(s, i, sweep_get(s, 0, i) * gelu_share_tanh(sweep_get(s, 1, i)).slope);
 }
 static void gelu_backward_tanh(const twi_call *call, const twi_cpu_workspace *workspace) {
     gelu_sweep_backward(call, workspace, step_gelu_backward_tanh);
@@ -100,8 +100,8 @@ static void gelu_backward_tanh(const twi_call *call, const twi_cpu_workspace *wo
 /* ---- bias and gelu: dy, z, g, db ---- */
 
 VEC_INLINE void step_bias_gelu_backward(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    vec g = vec_load(s->in[0] + i) * gelu_share_tanh(vec_load(s->in[1] + i)).slope;
-    vec_store(s->out + i, g);
+    vec g = sweep_get(s, 0, i) * gelu_share_tanh(sweep_get(s, 1, i)).slope;
+    sweep_put(s, i, g);
     of->sum[0] += g;
 }
 static void bias_gelu_backward(const twi_call *call, const twi_cpu_workspace *workspace) {

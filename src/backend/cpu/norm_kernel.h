@@ -4,8 +4,8 @@
 #include "norm.h"
 #include "sweep_kernel.h"
 
-VEC_INLINE vec masked(const twi_sweep *s, const float *in, int64_t i) {
-    return vec_keep(vec_get_bits(s->bits_in, i), vec_load(in + i));
+VEC_INLINE vec masked(const twi_sweep *s, int k, int64_t i) {
+    return vec_keep(vec_get_bits(s->bits_in, i), sweep_get(s, k, i));
 }
 
 /* operand[o] = sums[3,C]: what the sweep summed, and the count of each channel's elements. */
@@ -20,7 +20,7 @@ static void write_sums(const twi_sweep *sweep, const twi_call *call, int o) {
 /* ---- statistics: x, shift, sums of x - shift and of its square ---- */
 
 VEC_INLINE void step_statistics(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    vec distance = vec_load(s->in[0] + i) - of->coef[0];
+    vec distance = sweep_get(s, 0, i) - of->coef[0];
     of->sum[0] += distance;
     of->sum[1] = vec_fma(distance, distance, of->sum[1]);
 }
@@ -49,31 +49,31 @@ static void refine(const twi_call *call, const twi_cpu_workspace *workspace) {
 /* ---- apply: x, coef, [r,] y, [mask]; y = [relu of] scale*x + offset [+ r] ---- */
 
 VEC_INLINE vec normalized(const twi_sweep *s, int64_t i, const sweep_numbers *of) {
-    return vec_fma(of->coef[0], vec_load(s->in[0] + i), of->coef[1]);
+    return vec_fma(of->coef[0], sweep_get(s, 0, i), of->coef[1]);
 }
 VEC_INLINE void store_relu(const twi_sweep *s, int64_t i, vec v) {
     vec_test positive = vec_positive(v);
     vec_put_bits(s->bits_out, i, positive);
-    vec_store(s->out + i, vec_keep(positive, v));
+    sweep_put(s, i, vec_keep(positive, v));
 }
 VEC_INLINE void step_apply(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    vec_store(s->out + i, normalized(s, i, of));
+    sweep_put(s, i, normalized(s, i, of));
 }
 VEC_INLINE void step_apply_relu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     store_relu(s, i, normalized(s, i, of));
 }
 VEC_INLINE void step_apply_add_relu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    store_relu(s, i, normalized(s, i, of) + vec_load(s->in[1] + i));
+    store_relu(s, i, normalized(s, i, of) + sweep_get(s, 1, i));
 }
 
 /* Without a backward nobody wants the mask. */
 VEC_INLINE void step_apply_relu_alone(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     vec v = normalized(s, i, of);
-    vec_store(s->out + i, vec_keep(vec_positive(v), v));
+    sweep_put(s, i, vec_keep(vec_positive(v), v));
 }
 VEC_INLINE void step_apply_add_relu_alone(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    vec v = normalized(s, i, of) + vec_load(s->in[1] + i);
-    vec_store(s->out + i, vec_keep(vec_positive(v), v));
+    vec v = normalized(s, i, of) + sweep_get(s, 1, i);
+    sweep_put(s, i, vec_keep(vec_positive(v), v));
 }
 
 static twi_sweep apply_sweep(const twi_call *call, int y, bool bits, const twi_cpu_workspace *workspace) {
@@ -124,13 +124,13 @@ static twi_sweep backward_sweep(const twi_call *call, bool bits, const twi_cpu_w
 /* ..., coef, sums of dy and of dy*(x - mean) */
 VEC_INLINE void add_backward_sums(const twi_sweep *s, int64_t i, sweep_numbers *of, vec dy) {
     of->sum[0] += dy;
-    of->sum[1] = vec_fma(dy, vec_load(s->in[0] + i) - of->coef[0], of->sum[1]);
+    of->sum[1] = vec_fma(dy, sweep_get(s, 0, i) - of->coef[0], of->sum[1]);
 }
 VEC_INLINE void step_backward_sums(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    add_backward_sums(s, i, of, vec_load(s->in[1] + i));
+    add_backward_sums(s, i, of, sweep_get(s, 1, i));
 }
 VEC_INLINE void step_backward_sums_masked(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    add_backward_sums(s, i, of, masked(s, s->in[1], i));
+    add_backward_sums(s, i, of, masked(s, 1, i));
 }
 
 VEC_INLINE void any_backward_sums(const twi_call *call, bool bits, sweep_step *step,
@@ -151,14 +151,14 @@ static void backward_sums_masked(const twi_call *call, const twi_cpu_workspace *
 
 /* ..., dcoef, dx = A*dy + B*x + K */
 VEC_INLINE void store_backward(const twi_sweep *s, int64_t i, sweep_numbers *of, vec dy) {
-    vec of_x = vec_fma(of->coef[TWI_NORM_B], vec_load(s->in[0] + i), of->coef[TWI_NORM_K]);
-    vec_store(s->out + i, vec_fma(of->coef[TWI_NORM_A], dy, of_x));
+    vec of_x = vec_fma(of->coef[TWI_NORM_B], sweep_get(s, 0, i), of->coef[TWI_NORM_K]);
+    sweep_put(s, i, vec_fma(of->coef[TWI_NORM_A], dy, of_x));
 }
 VEC_INLINE void step_backward_apply(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    store_backward(s, i, of, vec_load(s->in[1] + i));
+    store_backward(s, i, of, sweep_get(s, 1, i));
 }
 VEC_INLINE void step_backward_apply_masked(const twi_sweep *s, int64_t i, sweep_numbers *of) {
-    store_backward(s, i, of, masked(s, s->in[1], i));
+    store_backward(s, i, of, masked(s, 1, i));
 }
 
 VEC_INLINE void any_backward_apply(const twi_call *call, bool bits, sweep_step *step,
@@ -180,11 +180,11 @@ static void backward_apply_masked(const twi_call *call, const twi_cpu_workspace 
 
 VEC_INLINE void step_mask(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, masked(s, s->in[0], i));
+    sweep_put(s, i, masked(s, 0, i));
 }
 VEC_INLINE void step_mask_add(const twi_sweep *s, int64_t i, sweep_numbers *of) {
     (void)of;
-    vec_store(s->out + i, masked(s, s->in[0], i) + vec_load(s->in[1] + i));
+    sweep_put(s, i, masked(s, 0, i) + sweep_get(s, 1, i));
 }
 
 static void relu_backward_masked(const twi_call *call, const twi_cpu_workspace *workspace) {

@@ -2,6 +2,7 @@
  * gradients are summed in it and brought back at the end. How oneDNN is spoken to is in onednn.c. */
 #include "conv_shape.h"
 #include "cpu.h"
+#include "halves.h"
 #include "onednn.h"
 
 #ifdef TWI_HAVE_ONEDNN
@@ -40,6 +41,7 @@ static bool is_bf16(const conv_kind *kind, const twi_call *call) {
 
 static const char *refuse_bf16(const twi_call *call, twi_isa isa) {
     if (isa < TWI_ISA_AVX512 || !twi_onednn_has_bf16()) return "oneDNN: the processor does not multiply bf16";
+    if (!twi_cpu_gains_by_bf16()) return "oneDNN: the processor multiplies f32 faster than bf16";
     for (int o = 0; o < call->operand_count; o++) {
         const twi_operand *operand = &call->operand[o];
         if (operand->store == TWI_REAL && operand->dtype != TW_BF16) return "oneDNN: operands of different types";

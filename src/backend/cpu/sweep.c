@@ -2,6 +2,7 @@
  * are in sweep_kernel.h, compiled per instruction set. */
 #include "sweep.h"
 #include "dense.h"
+#include "base/half.h"
 #include "base/memory.h"
 
 #include <string.h>
@@ -10,8 +11,8 @@ static const char *refuse(const twi_call *call, bool flat) {
     bool channels_last = true, row_major = flat;
     for (int o = 0; o < call->operand_count; o++) {
         const twi_operand *operand = &call->operand[o];
-        if (!twi_is_f32(operand)) return "an operand is not f32";
         if (operand->store != TWI_REAL || operand->shape.rank < 2) continue;
+        if (operand->dtype != call->operand[0].dtype) return "operands are of different types";
         channels_last = channels_last && twi_is_channels_last(operand);
         row_major = row_major && twi_is_row_major(operand);
     }
@@ -57,6 +58,7 @@ twi_sweep twi_sweep_over(const twi_call *call, bool bits, const twi_cpu_workspac
     int64_t channels = x->shape.rank > 1 ? x->shape.dim[1] : 1;
     return (twi_sweep){.runs = joined ? 1 : samples,
                        .run = joined ? samples * elements : elements,
+                       .dtype = (tw_dtype)x->dtype,
                        .channels = channels,
                        .period = period_of(channels),
                        .scratch = workspace->scratch};
@@ -68,6 +70,18 @@ void twi_sweep_spread(twi_sweep *sweep, int k, const float *row) {
     float *spread = sweep->scratch + k * sweep->period;
     for (int64_t i = 0; i < sweep->period; i += sweep->channels)
         memcpy(spread + i, row, (size_t)sweep->channels * sizeof(float));
+    sweep->coef[k] = spread;
+}
+
+void twi_sweep_spread_operand(twi_sweep *sweep, int k, const twi_operand *row) {
+    if (twi_is_f32(row)) {
+        twi_sweep_spread(sweep, k, row->data);
+        return;
+    }
+    const uint16_t *halves = row->data;
+    float *spread = sweep->scratch + k * sweep->period;
+    for (int64_t i = 0; i < sweep->period; i++)
+        spread[i] = twi_half_to_f32((tw_dtype)row->dtype, halves[i % sweep->channels]);
     sweep->coef[k] = spread;
 }
 

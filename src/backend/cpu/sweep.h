@@ -4,7 +4,10 @@
  *
  * So that a vector never crosses from one channel's numbers to another's, whatever C is, per-channel rows are spread
  * over a period: the least multiple of C that blocks of 16 floats fill. Sums are kept per position of the period too,
- * and folded to channels at the end. */
+ * and folded to channels at the end.
+ *
+ * The elements are f32, f16 or bf16, all of one type; halves are widened as they are read and rounded as they are
+ * written. Per-channel numbers and sums are f32. */
 #ifndef TWI_CPU_SWEEP_H
 #define TWI_CPU_SWEEP_H
 
@@ -15,9 +18,10 @@ enum { TWI_SWEEP_BLOCK = 16, TWI_SWEEP_COEFFICIENTS = 3, TWI_SWEEP_SUMS = 2 };
 typedef struct twi_sweep {
     /* The elements: `runs` runs of `run` elements each, one after the other; the bits of a run start on a byte. */
     int64_t runs, run;
-    const float
+    tw_dtype dtype;
+    const void
         *in[3]; /* in[0] is filled up with coef[0], if there is one, and the others with zeros, to a full block */
-    float *out;
+    void *out;
     const uint8_t *bits_in;
     uint8_t *bits_out;
     /* Per-channel numbers, `period` of each. */
@@ -27,7 +31,7 @@ typedef struct twi_sweep {
     float *scratch; /* what twi_sweep_prepare asks for */
 } twi_sweep;
 
-/* NULL if all batched operands of the call are dense f32 with channels innermost, else the reason. */
+/* NULL if all batched operands of the call are dense with channels innermost, and of one type, else the reason. */
 const char *twi_sweep_refuse(const twi_call *call, twi_isa isa);
 /* The same where channels do not matter: all may also be row-major. */
 const char *twi_sweep_refuse_flat(const twi_call *call, twi_isa isa);
@@ -38,6 +42,8 @@ tw_status twi_sweep_prepare(twi_cpu_site *site, const twi_call *main, const twi_
 twi_sweep twi_sweep_over(const twi_call *call, bool bits, const twi_cpu_workspace *workspace);
 /* Makes coef[k] of a row of C numbers. */
 void twi_sweep_spread(twi_sweep *sweep, int k, const float *row);
+/* The same of an operand, which may be halves. */
+void twi_sweep_spread_operand(twi_sweep *sweep, int k, const twi_operand *row);
 /* Makes room for sum[0 .. count-1], zero. */
 void twi_sweep_begin_sums(twi_sweep *sweep, int count);
 /* row[c] becomes (first) or grows by the sum of channel c. */

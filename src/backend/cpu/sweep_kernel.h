@@ -5,12 +5,25 @@
 #define TWI_CPU_SWEEP_KERNEL_H
 
 #include "sweep.h"
+#include "vec_half.h"
 #include "vec_test.h"
 
 /* The numbers and sums of one vector's channels. */
 typedef struct sweep_numbers {
     vec coef[TWI_SWEEP_COEFFICIENTS], sum[TWI_SWEEP_SUMS];
 } sweep_numbers;
+
+/* Elements i to i + VEC_WIDTH - 1. */
+VEC_INLINE vec sweep_get(const twi_sweep *sweep, int k, int64_t i) {
+    if (sweep->dtype == TW_F32) return vec_load((const float *)sweep->in[k] + i);
+    return vec_from_half((const uint16_t *)sweep->in[k] + i, sweep->dtype == TW_BF16);
+}
+VEC_INLINE void sweep_put(const twi_sweep *sweep, int64_t i, vec v) {
+    if (sweep->dtype == TW_F32)
+        vec_store((float *)sweep->out + i, v);
+    else
+        vec_to_half((uint16_t *)sweep->out + i, v, sweep->dtype == TW_BF16);
+}
 
 /* Does the vector of elements at position i of the run. */
 typedef void sweep_step(const twi_sweep *sweep, int64_t i, sweep_numbers *of);
@@ -53,35 +66,49 @@ VEC_INLINE void sweep_held(const twi_sweep *sweep, sweep_step *step, sweep_rows 
     for (int v = 0; v < SWEEP_HELD; v++) sweep_store(&held[v], sweep, rows, v * VEC_WIDTH);
 }
 
-/* The last `count` < 16 elements of a run: in a block of their own, filled up. */
+/* One element at a time. */
+VEC_INLINE float sweep_get_one(const twi_sweep *sweep, int k, int64_t i) {
+    if (sweep->dtype == TW_F32) return ((const float *)sweep->in[k])[i];
+    return twi_half_to_f32(sweep->dtype, ((const uint16_t *)sweep->in[k])[i]);
+}
+VEC_INLINE void sweep_put_one(const twi_sweep *sweep, int64_t i, float v) {
+    if (sweep->dtype == TW_F32)
+        ((float *)sweep->out)[i] = v;
+    else
+        ((uint16_t *)sweep->out)[i] = twi_half_from_f32(sweep->dtype, v);
+}
+
+/* The last `count` < 16 elements of a run: in a block of their own, of f32, filled up. */
 VEC_INLINE void sweep_rest(const twi_sweep *sweep, sweep_step *step, sweep_rows rows, int64_t i, int64_t c,
                            int64_t count) {
-    float in[3][TWI_SWEEP_BLOCK] = {{0}}, out[TWI_SWEEP_BLOCK];
+    float in[3][TWI_SWEEP_BLOCK] = {{0}}, out[TWI_SWEEP_BLOCK] = {0};
     uint8_t bits_in[2] = {0}, bits_out[2] = {0};
-    size_t bytes = (size_t)count * sizeof(float), bit_bytes = (size_t)twi_bits_bytes(count);
+    size_t bit_bytes = (size_t)twi_bits_bytes(count);
     twi_sweep rest = *sweep;
     if (sweep->coef[0]) memcpy(in[0], sweep->coef[0] + c, sizeof in[0]);
     for (int k = 0; k < 3; k++) {
-        if (sweep->in[k]) memcpy(in[k], sweep->in[k] + i, bytes);
+        for (int64_t p = 0; sweep->in[k] && p < count; p++) in[k][p] = sweep_get_one(sweep, k, i + p);
         rest.in[k] = in[k];
     }
     if (sweep->bits_in) memcpy(bits_in, sweep->bits_in + i / 8, bit_bytes);
     rest.bits_in = bits_in;
     rest.bits_out = bits_out;
     rest.out = out;
+    rest.dtype = TW_F32;
     sweep_block(&rest, step, rows, 0, c);
-    if (sweep->out) memcpy(sweep->out + i, out, bytes);
+    for (int64_t p = 0; sweep->out && p < count; p++) sweep_put_one(sweep, i + p, out[p]);
     if (sweep->bits_out) {
         bits_out[count / 8] = (uint8_t)(bits_out[count / 8] & ((1u << count % 8) - 1));
         memcpy(sweep->bits_out + i / 8, bits_out, bit_bytes);
     }
 }
 
-VEC_INLINE void sweep_run(const twi_sweep *sweep, sweep_step *step, sweep_rows rows) {
-    const int64_t period = sweep->period, run = sweep->run;
+VEC_INLINE void sweep_run_as(const twi_sweep *sweep, sweep_step *step, sweep_rows rows, tw_dtype dtype) {
+    const int64_t period = sweep->period, run = sweep->run, bytes = run * (dtype == TW_F32 ? 4 : 2);
     bool holds = rows.coefs + rows.sums == 0 || SWEEP_HELD_FLOATS % sweep->channels == 0;
     const int64_t held = holds ? run / SWEEP_HELD_FLOATS * SWEEP_HELD_FLOATS : 0;
     twi_sweep s = *sweep;
+    s.dtype = dtype; /* a constant: loads and stores ask for it */
     for (int64_t n = 0; n < sweep->runs; n++) {
         int64_t i = held, c = 0;
         if (held > 0) sweep_held(&s, step, rows, held);
@@ -92,12 +119,21 @@ VEC_INLINE void sweep_run(const twi_sweep *sweep, sweep_step *step, sweep_rows r
             sweep_block(&s, step, rows, i, c);
         if (i < run) sweep_rest(&s, step, rows, i, c, run - i);
         for (int k = 0; k < 3; k++) {
-            if (s.in[k]) s.in[k] += run;
+            if (s.in[k]) s.in[k] = (const unsigned char *)s.in[k] + bytes;
         }
-        if (s.out) s.out += run;
+        if (s.out) s.out = (unsigned char *)s.out + bytes;
         if (s.bits_in) s.bits_in += twi_bits_bytes(run);
         if (s.bits_out) s.bits_out += twi_bits_bytes(run);
     }
+}
+
+VEC_INLINE void sweep_run(const twi_sweep *sweep, sweep_step *step, sweep_rows rows) {
+    if (sweep->dtype == TW_BF16)
+        sweep_run_as(sweep, step, rows, TW_BF16);
+    else if (sweep->dtype == TW_F16)
+        sweep_run_as(sweep, step, rows, TW_F16);
+    else
+        sweep_run_as(sweep, step, rows, TW_F32);
 }
 
 #endif

@@ -62,8 +62,8 @@ static const char *refuse(const roles *r, const twi_call *call) {
     const int64_t *w = call->operand[r->w].shape.dim;
     for (int o = 0; o < call->operand_count; o++)
         if (!twi_is_channels_last(&call->operand[o])) return "an operand is not dense with channels innermost";
-    for (int o = 0; o < call->operand_count; o++)
-        if (call->operand[o].store == TWI_REAL && !twi_cpu_is_half(call, o)) return "an operand is not a half";
+    if (!twi_cpu_is_half(call, r->x) || !twi_cpu_is_half(call, r->y)) return "images are no halves";
+    if (!r->gradient && !twi_cpu_is_half(call, r->w)) return "weights are no halves";
     if (w[2] != 3 || w[3] != 3 || a->stride_h != 1 || a->stride_w != 1 || a->dilation_h != 1 || a->dilation_w != 1)
         return "only 3 x 3 without strides and dilation take fewer products";
     if (a->groups != 1) return "the convolution is grouped";

@@ -111,6 +111,22 @@ static void *workspace_of(size_t bytes) {
     return memory;
 }
 
+/* Sums in a layout of the implementation's own: once, or if the call adds, twice, and then brought back. */
+static void run_and_finish(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_call own = *call;
+    void *partial[TWI_MAX_OPERANDS] = {NULL};
+    for (int o = 0; o < call->operand_count; o++)
+        if (site->partial_bytes[o]) own.operand[o].data = partial[o] = workspace_of(site->partial_bytes[o]);
+    own.first = true;
+    site->impl->run(site, &own, workspace);
+    own.first = false;
+    if (!call->first) site->impl->run(site, &own, workspace);
+    site->impl->finish(site, call, workspace, partial);
+    for (int o = 0; o < call->operand_count; o++) free(partial[o]);
+}
+
+bool impl_finishes(const twi_cpu_impl *family, const char *kernel) { return find(family, kernel)->finish != NULL; }
+
 void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const twi_call *call) {
     const twi_cpu_impl *impl = find(family, kernel);
     const char *reason = impl->refuse ? impl->refuse(call, isa) : NULL;
@@ -121,7 +137,7 @@ void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const
     twi_cpu_workspace workspace = {.shared = workspace_of(site.shared_bytes),
                                    .scratch = workspace_of(site.worker_bytes)};
     if (impl->begin) impl->begin(&site, call, &workspace);
-    impl->run(&site, call, &workspace);
+    (impl->finish ? run_and_finish : impl->run)(&site, call, &workspace);
     if (impl->release) impl->release(&site);
     assert_int_equal(twi_memory_get_stats(site.memory).blocks, 0);
     twi_memory_destroy(site.memory);

@@ -34,7 +34,11 @@ void impl_rows(twi_call *call, int o, twi_store_kind store, int64_t rows, int64_
         if (impl_has_isa(isa))
 bool impl_has_isa(twi_isa isa);
 
-/* Runs a member of a family; it must take the call. */
+/* Does it sum in a layout of its own? */
+bool impl_finishes(const twi_cpu_impl *family, const char *kernel);
+
+/* Runs a member of a family; it must take the call. One that finishes its sums runs twice where the call adds, and what the
+ * output held before is gone. */
 void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const twi_call *call);
 /* Why it does not take the call; NULL if it does. */
 const char *impl_refusal(const twi_cpu_impl *family, const char *kernel, const twi_call *call);

@@ -51,7 +51,7 @@ typedef struct conv_case {
 
 /* stride, padding top left bottom right, dilation, groups */
 static const conv_case cases[] = {
-    {8, 16, 9, 7, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 4, 2},   /* as in ResNet-20 */
+    {8, 16, 9, 7, 16, 5, 3, {1, 1, 2, 1, 2, 1, 1, 1, 1}, 4, 2},   /* as wide as it is */
     {7, 16, 10, 10, 32, 3, 3, {2, 2, 1, 1, 1, 1, 1, 1, 1}, 2, 3}, /* strided; a last chunk of one */
     {5, 32, 8, 8, 64, 1, 1, {2, 2, 0, 0, 0, 0, 1, 1, 1}, 2, 2},   /* a shortcut */
     {6, 16, 8, 9, 24, 3, 2, {1, 2, 0, 1, 2, 0, 1, 1, 1}, 4, 2},   /* padded otherwise on each side */

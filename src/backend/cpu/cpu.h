@@ -68,7 +68,7 @@ struct twi_cpu_impl {
 };
 
 /* Implementations by family, each ending with a NULL kernel; src/backend/cpu/impl_table.c lists the families in order of preference. */
-extern const twi_cpu_impl twi_cpu_winograd_impls[]; /* 3 x 3 convolutions of halves, by fewer products */
+extern const twi_cpu_impl twi_cpu_winograd_impls[]; /* 3x3 convolutions without strides, by fewer products */
 extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */
 extern const twi_cpu_impl twi_cpu_lanes_impls[];    /* convolutions of few channels, a vector of images at a time */
 extern const twi_cpu_impl twi_cpu_channelwise_impls[]; /* convolutions with one filter a channel */

@@ -31,7 +31,7 @@
 #if defined(__clang__)
 #define VEC_UNROLL _Pragma("unroll")
 #else
-#define VEC_UNROLL _Pragma("GCC unroll 16")
+#define VEC_UNROLL _Pragma("GCC unroll 40")
 #endif
 #define VEC_INLINE static inline __attribute__((always_inline, unused))
 

@@ -1,3 +1,3 @@
-/* The loops of winograd_kernel.h for what every processor has. */
-#define WINOGRAD_LOOPS twi_winograd_baseline
+/* The convolutions of winograd_kernel.h for any processor. */
+#define WINOGRAD_RECORD twi_winograd_baseline
 #include "winograd_kernel.h"

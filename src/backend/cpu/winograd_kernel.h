@@ -1,442 +1,389 @@
-/* The loops of winograd.h, written once; winograd_<isa>.c compiles them as WINOGRAD_LOOPS.
+/* The convolutions of winograd.h, written once; winograd_<isa>.c compiles them as WINOGRAD_RECORD for one instruction
+ * set.
  *
- * A block of tiles at a time: rows of images are turned to their 6 combinations, whole rows at once, then columns tile by
- * tile, which gives a matrix [tiles][channels] for each of 36 points; 36 products of matrices; and back. A row of tiles is
- * read through a band of 6 rows with zeros at both sides, so that no tile asks whether it lies at a border. */
-#include "parts.h"
-#include "vec_half.h"
-#include "winograd.h"
+ * A block of tiles at a time, counted through all samples: their transforms go to scratch, one matrix a point, each
+ * cut into columns of one vector of channels, [channels / width][tiles][width]. So a product reads the numbers it
+ * spreads over vectors at constant distances, and all of a block's matrices stay in cache. What is done to weights is
+ * in winograd_weights_kernel.h. */
+#include "winograd_weights_kernel.h"
+#include "base/memory.h"
 
-enum { OUT = TWI_WINOGRAD_OUT, IN = TWI_WINOGRAD_IN, POINTS = TWI_WINOGRAD_POINTS, TAPS = 3 };
+/* Sums of a product that are held in registers. */
 #if VEC_REGISTERS == 32
-enum { ROWS = 12 };
+enum { HELD = 24, HELD_OUTER = 16 };
 #else
-enum { ROWS = 6 };
+enum { HELD = 12, HELD_OUTER = 8 };
 #endif
+/* Tiles of a block, as measured: the fewer, the nearer their transforms; the more, the less often weights are read. */
+enum { BLOCK_TILES = 48 };
 
-/* ---- arithmetic ---- */
+/* ---- blocks ---- */
 
-VEC_INLINE vec times(float k, vec v) { return vec_splat(k) * v; }
-VEC_INLINE vec plus(vec a, float k, vec v) { return vec_fma(vec_splat(k), v, a); }
+typedef struct block_plan {
+    int64_t rows, columns; /* tiles of a sample */
+    int64_t tiles;         /* of all samples */
+    int64_t block;         /* tiles at a time, a multiple of HELD */
+    int64_t in, out;       /* floats from one point's matrix to the next: a line more, so that they do not share the
+                              cache's sets */
+    int points;
+} block_plan;
 
-/* ---- one axis: what is read, what the weights become, what comes out ---- */
-
-VEC_INLINE void turn_input(vec t[IN], const vec d[IN]) {
-    const vec a = plus(d[4], -4, d[2]), b = plus(d[3], -4, d[1]), c = d[4] - d[2], e = d[3] - d[1];
-    t[0] = plus(plus(d[4], -5, d[2]), 4, d[0]);
-    t[1] = a + b;
-    t[2] = a - b;
-    t[3] = plus(c, 2, e);
-    t[4] = plus(c, -2, e);
-    t[5] = plus(plus(d[5], -5, d[3]), 4, d[1]);
+static block_plan plan_of(const twi_winograd_shape *shape) {
+    const twi_conv_shape *s = &shape->conv;
+    block_plan p = {.rows = (s->out_h + shape->tile - 1) / shape->tile,
+                    .columns = (s->out_w + shape->tile - 1) / shape->tile,
+                    .points = (int)twi_winograd_points(shape->tile)};
+    p.tiles = s->samples * p.rows * p.columns;
+    p.block = twi_smaller(BLOCK_TILES, (p.tiles + HELD - 1) / HELD * HELD);
+    p.in = p.block * s->in_c + 16;
+    p.out = p.block * s->out_c + 16;
+    return p;
 }
 
-VEC_INLINE void turn_weights(vec t[IN], const vec w[TAPS]) {
-    const vec outer = w[0] + w[2], far = plus(w[0], 4, w[2]);
-    t[0] = times(1.0f / 4, w[0]);
-    t[1] = times(-1.0f / 6, outer + w[1]);
-    t[2] = times(-1.0f / 6, outer - w[1]);
-    t[3] = times(1.0f / 24, plus(far, 2, w[1]));
-    t[4] = times(1.0f / 24, plus(far, -2, w[1]));
-    t[5] = w[2];
+static tw_status scratch(const twi_winograd_shape *shape, size_t *bytes) {
+    const block_plan p = plan_of(shape);
+    size_t channels, floats;
+    TWI_TRY(twi_add_size(&channels, (size_t)shape->conv.in_c, (size_t)shape->conv.out_c, "channels of a convolution"));
+    TWI_TRY(twi_mul_size(&floats, channels, (size_t)p.block, "Winograd transforms"));
+    TWI_TRY(twi_add_size(&floats, floats, 2 * 16, "Winograd transforms"));
+    return twi_mul_size(bytes, floats, (size_t)p.points * sizeof(float), "Winograd transforms");
 }
 
-VEC_INLINE void turn_back(vec y[OUT], const vec m[IN]) {
-    const vec s = m[1] + m[2], d = m[1] - m[2], s2 = m[3] + m[4], d2 = m[3] - m[4];
-    y[0] = m[0] + s + s2;
-    y[1] = plus(d, 2, d2);
-    y[2] = plus(s, 4, s2);
-    y[3] = plus(d, 8, d2) + m[5];
+/* A run of neighbouring tiles in one row of one sample: `count` of them from column `column` on, which are tile `at`
+ * and following of the block. */
+typedef struct tile_run {
+    int64_t sample, row, column, count, at;
+} tile_run;
+
+/* The run that begins at tile `at` of the block whose first tile is `from` and which has `count` tiles. */
+static tile_run run_at(const block_plan *p, int64_t from, int64_t count, int64_t at) {
+    int64_t tile = from + at;
+    tile_run r = {tile / p->columns / p->rows, tile / p->columns % p->rows, tile % p->columns, 0, at};
+    r.count = twi_smaller(p->columns - r.column, count - at);
+    return r;
 }
 
-/* A gradient of results takes the place of the weights, which turn_gradient_back weighs. */
-VEC_INLINE void turn_gradient(vec t[IN], const vec y[OUT]) {
-    const vec even = y[0] + y[2], odd = y[1] + y[3], far = plus(y[0], 4, y[2]), far_odd = plus(y[1], 4, y[3]);
-    t[0] = y[0];
-    t[1] = even + odd;
-    t[2] = even - odd;
-    t[3] = plus(far, 2, far_odd);
-    t[4] = plus(far, -2, far_odd);
-    t[5] = y[3];
-}
-VEC_INLINE void turn_gradient_back(vec w[TAPS], const vec m[IN]) {
-    const vec s = times(-1.0f / 6, m[1] + m[2]), d = times(-1.0f / 6, m[1] - m[2]);
-    const vec s2 = m[3] + m[4], d2 = m[3] - m[4];
-    w[0] = plus(plus(s, 1.0f / 24, s2), 1.0f / 4, m[0]);
-    w[1] = plus(d, 1.0f / 12, d2);
-    w[2] = plus(s, 1.0f / 6, s2) + m[5];
-}
+/* ---- pixels ---- */
 
-/* ---- weights ---- */
+/* Some rows of an image, read from left to right, one vector of channels of a pixel after the other; outside of the
+ * image there are zeros. */
+typedef struct pixel_rows {
+    const unsigned char *at[MOST_LINE]; /* the pixel of column x */
+    int64_t next[MOST_LINE];            /* bytes to the next one */
+    int64_t x, width;
+} pixel_rows;
 
-/* u[point][...] of the taps of VEC_WIDTH pairs of channels. */
-VEC_INLINE void store_weights(float *u, int64_t plane, const vec w[TAPS][TAPS]) {
-    vec columns[IN][TAPS];
-    for (int b = 0; b < TAPS; b++) {
-        const vec down[TAPS] = {w[0][b], w[1][b], w[2][b]};
-        vec t[IN];
-        turn_weights(t, down);
-        for (int i = 0; i < IN; i++) columns[i][b] = t[i];
+VEC_INLINE pixel_rows rows_from(const tw_dtype dtype, const unsigned char *image, int64_t y, int64_t x, const int count,
+                                int64_t height, int64_t width, int64_t channels) {
+    static const float zeros[VEC_WIDTH];
+    const int64_t pixel = channels * bytes_of(dtype);
+    pixel_rows p = {.x = x, .width = width};
+    VEC_UNROLL
+    for (int i = 0; i < count; i++) {
+        bool inside = y + i >= 0 && y + i < height;
+        p.next[i] = inside ? pixel : 0;
+        p.at[i] = inside ? image + ((y + i) * width + x) * pixel : (const unsigned char *)zeros;
     }
-    for (int i = 0; i < IN; i++) {
-        vec t[IN];
-        turn_weights(t, columns[i]);
-        for (int j = 0; j < IN; j++) vec_store(u + (i * IN + j) * plane, t[j]);
-    }
+    return p;
 }
 
-/* Gradients meet the weights turned by half a circle: w[o][a][b][i] for results i and sums over o. */
-static void weights_turned(float *u, const uint16_t *w, bool bf16, int64_t out, int64_t in) {
-    for (int64_t o = 0; o < out; o++)
-        for (int64_t i = 0; i < in; i += VEC_WIDTH) {
-            vec taps[TAPS][TAPS];
-            for (int k = 0; k < TAPS * TAPS; k++)
-                taps[TAPS - 1 - k / TAPS][TAPS - 1 - k % TAPS] =
-                    vec_from_half(w + (o * TAPS * TAPS + k) * in + i, bf16);
-            store_weights(u + o * in + i, out * in, (const vec(*)[TAPS])taps);
+VEC_INLINE void next_pixels(const tw_dtype dtype, pixel_rows *p, const int count, vec *to) {
+    if (p->x >= 0 && p->x < p->width) {
+        VEC_UNROLL
+        for (int i = 0; i < count; i++) to[i] = load_real(dtype, p->at[i]);
+    } else {
+        VEC_UNROLL
+        for (int i = 0; i < count; i++) to[i] = (vec){0};
+    }
+    VEC_UNROLL
+    for (int i = 0; i < count; i++) p->at[i] += p->next[i];
+    p->x++;
+}
+
+/* Keeps a compiler from preparing all addresses that are multiples of a number: there are not enough registers for
+ * them. */
+#define NOT_PREPARED(number) __asm__("" : "+r"(number))
+
+/* ---- transforms of a run ---- */
+
+VEC_INLINE void input_column(const int m, const tw_dtype dtype, pixel_rows *p, vec *to) {
+    vec d[MOST_LINE];
+    next_pixels(dtype, p, m + 2, d);
+    input_line(m, d, to);
+}
+
+/* v[point][in_c / width][block][width] = B^T d B of a run's tiles. The last two columns of a tile are the first of the
+ * next. */
+VEC_INLINE void transform_input(const int m, const tw_dtype dtype, const twi_conv_shape *s, const block_plan *p,
+                                const tile_run *r, const unsigned char *x, float *v) {
+    const unsigned char *image = x + r->sample * s->in_h * s->in_w * s->in_c * bytes_of(dtype);
+    for (int64_t c = 0; c < s->in_c; c += VEC_WIDTH) {
+        pixel_rows rows = rows_from(dtype, image + c * bytes_of(dtype), m * r->row - s->top, m * r->column - s->left,
+                                    m + 2, s->in_h, s->in_w, s->in_c);
+        float *to = v + c * p->block + r->at * VEC_WIDTH;
+        vec column[MOST_LINE][MOST_LINE];
+        input_column(m, dtype, &rows, column[0]);
+        input_column(m, dtype, &rows, column[1]);
+        for (int64_t t = 0; t < r->count; t++, to += VEC_WIDTH) {
+            int64_t distance = p->in;
+            NOT_PREPARED(distance);
+            VEC_UNROLL
+            for (int j = 2; j < m + 2; j++) input_column(m, dtype, &rows, column[j]);
+            VEC_UNROLL
+            for (int i = 0; i < m + 2; i++) {
+                vec line[MOST_LINE], d[MOST_LINE];
+                VEC_UNROLL
+                for (int j = 0; j < m + 2; j++) d[j] = column[j][i];
+                input_line(m, d, line);
+                VEC_UNROLL
+                for (int j = 0; j < m + 2; j++) vec_store(to + ((m + 2) * i + j) * distance, line[j]);
+                column[0][i] = column[m][i];
+                column[1][i] = column[m + 1][i];
+            }
         }
+    }
 }
 
-/* Vectors of output channels, which lie far from each other in w. */
-static void weights_forward(float *u, const uint16_t *w, bool bf16, int64_t out, int64_t in) {
-    float part[TAPS * TAPS][VEC_WIDTH][VEC_WIDTH]; /* of input channels, of output channels */
-    for (int64_t o = 0; o < out; o += VEC_WIDTH)
-        for (int64_t i = 0; i < in; i += VEC_WIDTH) {
-            for (int q = 0; q < VEC_WIDTH; q++)
-                for (int k = 0; k < TAPS * TAPS; k++) {
-                    const vec v = vec_from_half(w + ((o + q) * TAPS * TAPS + k) * in + i, bf16);
-                    for (int p = 0; p < VEC_WIDTH; p++) part[k][p][q] = v[p];
+/* d[point][out_c / width][block][width] = A dy A^T */
+VEC_INLINE void transform_gradient(const int m, const tw_dtype dtype, const twi_conv_shape *s, const block_plan *p,
+                                   const tile_run *r, const unsigned char *dy, float *d) {
+    const unsigned char *image = dy + r->sample * s->out_h * s->out_w * s->out_c * bytes_of(dtype);
+    for (int64_t c = 0; c < s->out_c; c += VEC_WIDTH) {
+        pixel_rows rows = rows_from(dtype, image + c * bytes_of(dtype), m * r->row, m * r->column, m, s->out_h,
+                                    s->out_w, s->out_c);
+        float *to = d + c * p->block + r->at * VEC_WIDTH;
+        for (int64_t t = 0; t < r->count; t++, to += VEC_WIDTH) {
+            int64_t distance = p->out;
+            NOT_PREPARED(distance);
+            vec column[MOST_TILE][MOST_LINE];
+            VEC_UNROLL
+            for (int j = 0; j < m; j++) {
+                vec pixels[MOST_TILE];
+                next_pixels(dtype, &rows, m, pixels);
+                gradient_line(m, pixels, column[j]);
+            }
+            VEC_UNROLL
+            for (int i = 0; i < m + 2; i++) {
+                vec line[MOST_LINE], across[MOST_TILE];
+                VEC_UNROLL
+                for (int j = 0; j < m; j++) across[j] = column[j][i];
+                gradient_line(m, across, line);
+                VEC_UNROLL
+                for (int j = 0; j < m + 2; j++) vec_store(to + ((m + 2) * i + j) * distance, line[j]);
+            }
+        }
+    }
+}
+
+/* y = A^T p A [+ bias], [relu], of prod[point][out_c / width][block][width] */
+VEC_INLINE void transform_output(const int m, const tw_dtype dtype, const twi_conv_shape *s, const block_plan *p,
+                                 const tile_run *r, const float *prod, const unsigned char *bias, bool relu,
+                                 unsigned char *y) {
+    const int64_t pixel = s->out_c * bytes_of(dtype), rows = twi_smaller(m, s->out_h - m * r->row);
+    y += (r->sample * s->out_h + m * r->row) * s->out_w * pixel;
+    for (int64_t c = 0; c < s->out_c; c += VEC_WIDTH) {
+        const vec add = bias ? load_real(dtype, bias + c * bytes_of(dtype)) : (vec){0};
+        const float *from = prod + c * p->block + r->at * VEC_WIDTH;
+        int64_t left = m * r->column;
+        for (int64_t t = 0; t < r->count; t++, left += m, from += VEC_WIDTH) {
+            int64_t distance = p->out;
+            NOT_PREPARED(distance);
+            vec column[MOST_LINE][MOST_TILE];
+            VEC_UNROLL
+            for (int j = 0; j < m + 2; j++) {
+                vec line[MOST_LINE];
+                VEC_UNROLL
+                for (int i = 0; i < m + 2; i++) line[i] = vec_load(from + ((m + 2) * i + j) * distance);
+                output_line(m, line, column[j]);
+            }
+            const int64_t columns = twi_smaller(m, s->out_w - left);
+            VEC_UNROLL
+            for (int i = 0; i < m; i++) {
+                vec line[MOST_LINE], results[MOST_TILE];
+                unsigned char *to = y + (i * s->out_w + left) * pixel + c * bytes_of(dtype);
+                if (i >= rows) continue;
+                VEC_UNROLL
+                for (int j = 0; j < m + 2; j++) line[j] = column[j][i];
+                output_line(m, line, results);
+                VEC_UNROLL
+                for (int j = 0; j < m; j++) {
+                    vec result = results[j] + add;
+                    if (j < columns) store_real(dtype, to + j * pixel, relu ? vec_relu(result) : result);
                 }
-            for (int p = 0; p < VEC_WIDTH; p++) {
-                vec taps[TAPS][TAPS];
-                for (int k = 0; k < TAPS * TAPS; k++) taps[k / TAPS][k % TAPS] = vec_load(part[k][p]);
-                store_weights(u + (i + p) * out + o, in * out, (const vec(*)[TAPS])taps);
             }
         }
-}
-
-static void weights(float *u, const uint16_t *w, bool bf16, int64_t out, int64_t in, bool turned) {
-    if (turned)
-        weights_turned(u, w, bf16, out, in);
-    else
-        weights_forward(u, w, bf16, out, in);
-}
-
-/* ---- tiles ---- */
-
-/* Rows of tiles are counted over all images. */
-typedef struct tiling {
-    int64_t rows, columns; /* of tiles, in all */
-    int64_t image_rows;    /* of tiles in an image */
-    int64_t block;         /* rows at a time */
-} tiling;
-
-static tiling tiling_of(const twi_winograd_shape *s) {
-    const int64_t rows = twi_winograd_tile_rows(s);
-    return (tiling){s->images * rows, twi_winograd_tile_columns(s), rows, twi_winograd_block_rows(s)};
-}
-
-/* One row of tiles of an image, as 6 combinations of its rows. */
-typedef struct band {
-    float *at;      /* [6][columns][channels] */
-    const uint16_t *zeros; /* a row of an image */
-    int64_t columns, channels;
-} band;
-
-/* The rows of an image, height x width, that a row of tiles reads, `count` from `first` on. */
-VEC_INLINE void find_rows(const uint16_t *row[IN], const uint16_t *image, int count, int64_t first, int64_t height,
-                          int64_t width, const band *b) {
-    for (int r = 0; r < count; r++) {
-        const int64_t y = first + r;
-        row[r] = y < 0 || y >= height ? b->zeros : image + y * width * b->channels;
     }
-}
-
-VEC_INLINE void read_band(const twi_winograd_shape *s, const uint16_t *image, int64_t tile_row, const band *b,
-                          bool bf16) {
-    const uint16_t *row[IN];
-    const int64_t plane = b->columns * b->channels, count = s->width * b->channels;
-    float *to = b->at + s->left * b->channels;
-    find_rows(row, image, IN, tile_row * OUT - s->top, s->height, s->width, b);
-    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
-        vec d[IN], t[IN];
-        for (int r = 0; r < IN; r++) d[r] = vec_from_half(row[r] + i, bf16);
-        turn_input(t, d);
-        for (int r = 0; r < IN; r++) vec_store(to + r * plane + i, t[r]);
-    }
-}
-
-/* v[point][tile][channel] of a band's tiles. */
-VEC_INLINE void split_band(const band *b, int64_t tiles, float *v, int64_t v_plane) {
-    const int64_t plane = b->columns * b->channels;
-    for (int64_t t = 0; t < tiles; t++, v += b->channels)
-        for (int r = 0; r < IN; r++) {
-            const float *from = b->at + r * plane + t * OUT * b->channels;
-            for (int64_t c = 0; c < b->channels; c += VEC_WIDTH) {
-                vec d[IN], turned[IN];
-                for (int q = 0; q < IN; q++) d[q] = vec_load(from + q * b->channels + c);
-                turn_input(turned, d);
-                for (int q = 0; q < IN; q++) vec_store(v + (r * IN + q) * v_plane + c, turned[q]);
-            }
-        }
-}
-
-/* The same of gradients of results: tiles of 4 x 4. */
-VEC_INLINE void read_gradient_band(const twi_winograd_shape *s, const uint16_t *image, int64_t tile_row, const band *b,
-                                   bool bf16) {
-    const uint16_t *row[IN];
-    const int64_t plane = b->columns * b->channels, count = s->out_width * b->channels;
-    find_rows(row, image, OUT, tile_row * OUT, s->out_height, s->out_width, b);
-    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
-        vec d[OUT], t[IN];
-        for (int r = 0; r < OUT; r++) d[r] = vec_from_half(row[r] + i, bf16);
-        turn_gradient(t, d);
-        for (int r = 0; r < IN; r++) vec_store(b->at + r * plane + i, t[r]);
-    }
-}
-VEC_INLINE void split_gradient_band(const band *b, int64_t tiles, float *v, int64_t v_plane) {
-    const int64_t plane = b->columns * b->channels;
-    for (int64_t t = 0; t < tiles; t++, v += b->channels)
-        for (int r = 0; r < IN; r++) {
-            const float *from = b->at + r * plane + t * OUT * b->channels;
-            for (int64_t c = 0; c < b->channels; c += VEC_WIDTH) {
-                vec d[OUT], turned[IN];
-                for (int q = 0; q < OUT; q++) d[q] = vec_load(from + q * b->channels + c);
-                turn_gradient(turned, d);
-                for (int q = 0; q < IN; q++) vec_store(v + (r * IN + q) * v_plane + c, turned[q]);
-            }
-        }
 }
 
 /* ---- products ---- */
 
-/* c[i][j] of `rows` rows and `vecs` vectors: sums of a[i*a_row + k*a_step] b[k*b_row + j], on top of c if asked. */
-VEC_INLINE void product_tile(const int rows, const int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_step,
-                             const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {
-    vec s[ROWS][2];
-    const float *group[ROWS / 3]; /* every third row: the two behind it are reached from there */
+/* HELD / panel tiles by `panel` vectors of output channels, kept in registers over all input channels. */
+VEC_INLINE void product(const int panel, int64_t in_c, const float *v, int64_t v_column, const float *u, float *to,
+                        int64_t to_column) {
+    vec sum[HELD];
+    const int tiles = HELD / panel;
     VEC_UNROLL
-    for (int g = 0; g < ROWS / 3; g++) group[g] = a + 3 * g * a_row;
-    VEC_UNROLL
-    for (int i = 0; i < rows; i++) {
-        VEC_UNROLL
-        for (int j = 0; j < vecs; j++) s[i][j] = (vec){0};
-    }
-    for (; k > 0; k--, b += b_row) {
-        vec terms[2];
-        VEC_UNROLL
-        for (int j = 0; j < vecs; j++) {
-            terms[j] = vec_load(b + j * VEC_WIDTH);
-            VEC_HELD(terms[j]);
-        }
-        VEC_UNROLL
-        for (int i = 0; i < rows; i++) {
-            vec x = vec_splat(group[i / 3][i % 3 * a_row]);
-            if (vecs > 1) VEC_HELD(x);
+    for (int i = 0; i < HELD; i++) sum[i] = (vec){0};
+    for (int64_t c = 0; c < in_c; c += VEC_WIDTH, v += v_column) {
+        for (const float *a = v; a < v + VEC_WIDTH; a++, u += panel * VEC_WIDTH) {
+            vec b[2] = {vec_load(u), panel == 2 ? vec_load(u + VEC_WIDTH) : (vec){0}};
             VEC_UNROLL
-            for (int j = 0; j < vecs; j++) s[i][j] = vec_fma(x, terms[j], s[i][j]);
+            for (int t = 0; t < tiles; t++) {
+                vec x = vec_splat(a[t * VEC_WIDTH]);
+                for (int k = 0; k < panel; k++) sum[t * panel + k] = vec_fma(x, b[k], sum[t * panel + k]);
+            }
         }
-        VEC_UNROLL
-        for (int g = 0; g < ROWS / 3; g++) group[g] += a_step;
     }
     VEC_UNROLL
-    for (int i = 0; i < rows; i++, c += c_row) {
-        VEC_UNROLL
-        for (int j = 0; j < vecs; j++) {
-            float *to = c + j * VEC_WIDTH;
-            vec_store(to, add ? s[i][j] + vec_load(to) : s[i][j]);
+    for (int t = 0; t < tiles; t++)
+        for (int k = 0; k < panel; k++) vec_store(to + k * to_column + t * VEC_WIDTH, sum[t * panel + k]);
+}
+static void product_1(int64_t in_c, const float *v, int64_t v_column, const float *u, float *m, int64_t m_column) {
+    product(1, in_c, v, v_column, u, m, m_column);
+}
+static void product_2(int64_t in_c, const float *v, int64_t v_column, const float *u, float *m, int64_t m_column) {
+    product(2, in_c, v, v_column, u, m, m_column);
+}
+
+/* to = v * u for one point; tiles are rounded up, and what the last ones give is not looked at. */
+static void multiply(const twi_conv_shape *s, const block_plan *p, int64_t count, const float *v, const float *u,
+                     float *to) {
+    const int64_t column = p->block * VEC_WIDTH;
+    for (int64_t k = 0; k < s->out_c; k += WINOGRAD_PANEL) {
+        const bool two = k + VEC_WIDTH < s->out_c;
+        const int64_t tiles = two ? HELD / 2 : HELD;
+        for (int64_t t = 0; t < count; t += tiles)
+            (two ? product_2 : product_1)(s->in_c, v + t * VEC_WIDTH, column, u + k * s->in_c,
+                                          to + k * p->block + t * VEC_WIDTH, column);
+    }
+}
+
+VEC_INLINE void convolve_as(const int m, const tw_dtype dtype, const twi_winograd_shape *shape, const void *x,
+                            const float *weights, const void *bias, bool relu, void *y, float *scratch_floats) {
+    const twi_conv_shape *s = &shape->conv;
+    const block_plan p = plan_of(shape);
+    float *v = scratch_floats, *prod = v + p.points * p.in;
+    for (int64_t from = 0; from < p.tiles; from += p.block) {
+        const int64_t count = twi_smaller(p.block, p.tiles - from);
+        tile_run r;
+        for (int64_t at = 0; at < count; at += r.count) {
+            r = run_at(&p, from, count, at);
+            transform_input(m, dtype, s, &p, &r, x, v);
+        }
+        for (int i = 0; i < p.points; i++)
+            multiply(s, &p, count, v + i * p.in, weights + i * s->in_c * s->out_c, prod + i * p.out);
+        for (int64_t at = 0; at < count; at += r.count) {
+            r = run_at(&p, from, count, at);
+            transform_output(m, dtype, s, &p, &r, prod, bias, relu, y);
         }
     }
-}
-
-typedef void product_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_row,
-                             bool add, float *c, int64_t c_row);
-#define PRODUCT_TILE(rows, vecs)                                                                                    \
-    static void product_tile_##rows##_##vecs(int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b, \
-                                             int64_t b_row, bool add, float *c, int64_t c_row) {                    \
-        product_tile(rows, vecs, k, a, a_row, a_step, b, b_row, add, c, c_row);                                     \
-    }
-#define PRODUCT_TILES(rows) PRODUCT_TILE(rows, 1) PRODUCT_TILE(rows, 2)
-#define PRODUCT_ROW(rows) {product_tile_##rows##_1, product_tile_##rows##_2}
-PRODUCT_TILES(1)
-PRODUCT_TILES(2)
-PRODUCT_TILES(3)
-PRODUCT_TILES(4)
-PRODUCT_TILES(5)
-PRODUCT_TILES(6)
-#if VEC_REGISTERS == 32
-PRODUCT_TILES(7)
-PRODUCT_TILES(8)
-PRODUCT_TILES(9)
-PRODUCT_TILES(10)
-PRODUCT_TILES(11)
-PRODUCT_TILES(12)
-#endif
-/* clang-format off */
-static product_tile_fn *const product_tiles[ROWS + 1][2] = {
-    {NULL, NULL}, PRODUCT_ROW(1), PRODUCT_ROW(2), PRODUCT_ROW(3), PRODUCT_ROW(4), PRODUCT_ROW(5), PRODUCT_ROW(6),
-#if VEC_REGISTERS == 32
-    PRODUCT_ROW(7), PRODUCT_ROW(8), PRODUCT_ROW(9), PRODUCT_ROW(10), PRODUCT_ROW(11), PRODUCT_ROW(12),
-#endif
-};
-/* clang-format on */
-
-/* c[m][n] (+)= a b; n is a multiple of VEC_WIDTH. */
-static void product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
-                    bool add, float *c) {
-    const int64_t parts = twi_part_count(m, ROWS);
-    for (int64_t j = 0; j < n; j += 2 * VEC_WIDTH) {
-        const int vecs = n - j >= 2 * VEC_WIDTH ? 2 : 1;
-        for (int64_t p = 0; p < parts; p++) {
-            const int64_t i = twi_part_begin(m, parts, p), rows = twi_part_begin(m, parts, p + 1) - i;
-            product_tiles[rows][vecs - 1](k, a + i * a_row, a_row, a_step, b + j, n, add, c + i * n + j, n);
-        }
-    }
-}
-
-/* ---- results ---- */
-
-typedef struct results {
-    const twi_winograd_shape *shape;
-    const float *bias; /* or NULL */
-    bool relu;
-} results;
-
-/* The results of one tile, at row oy and column ox of image y, of VEC_WIDTH channels from c on. */
-VEC_INLINE void store_tile(const results *r, const float *m, int64_t m_plane, uint16_t *y, int64_t oy, int64_t ox,
-                           int64_t c, bool bf16) {
-    const twi_winograd_shape *s = r->shape;
-    const int64_t rows = twi_smaller(OUT, s->out_height - oy), columns = twi_smaller(OUT, s->out_width - ox);
-    vec down[OUT][IN];
-    VEC_UNROLL
-    for (int j = 0; j < IN; j++) {
-        vec d[IN], t[OUT];
-        for (int i = 0; i < IN; i++) d[i] = vec_load(m + (i * IN + j) * m_plane);
-        turn_back(t, d);
-        for (int a = 0; a < OUT; a++) down[a][j] = t[a];
-    }
-    const vec start = r->bias ? vec_load(r->bias + c) : (vec){0};
-    for (int64_t a = 0; a < rows; a++) {
-        const int64_t to = ((oy + a) * s->out_width + ox) * s->out + c;
-        vec t[OUT];
-        turn_back(t, down[a]);
-        for (int b = 0; b < OUT; b++) {
-            if (b >= columns) break;
-            vec v = t[b] + start;
-            vec_to_half(y + to + b * s->out, r->relu ? vec_relu(v) : v, bf16);
-        }
-    }
-}
-
-/* ---- the convolution ---- */
-
-/* Takes the next so many floats of scratch, whole lines of the cache. */
-static float *take(float **scratch, int64_t count) {
-    float *taken = *scratch;
-    *scratch += (count + 15) / 16 * 16;
-    return taken;
-}
-
-static band band_of(float **scratch, int64_t width, int64_t columns, int64_t channels) {
-    const int64_t row = width * channels, count = IN * columns * channels;
-    uint16_t *zeros = (uint16_t *)take(scratch, (row + 1) / 2);
-    band b = {.zeros = zeros, .columns = columns, .channels = channels, .at = take(scratch, count)};
-    memset(zeros, 0, (size_t)row * sizeof *zeros);
-    memset(b.at, 0, (size_t)count * sizeof(float));
-    return b;
-}
-
-VEC_INLINE void convolve_as(const twi_winograd_shape *s, const uint16_t *x, const float *u, const float *bias,
-                            bool relu, uint16_t *y, float *scratch, bool bf16) {
-    const tiling t = tiling_of(s);
-    const band b = band_of(&scratch, s->width, t.columns * OUT + TAPS - 1, s->in);
-    const results r = {s, bias, relu};
-    const int64_t image = s->height * s->width * s->in, result = s->out_height * s->out_width * s->out;
-    for (int64_t first = 0; first < t.rows; first += t.block) {
-        const int64_t rows = twi_smaller(t.block, t.rows - first), tiles = rows * t.columns;
-        const int64_t v_plane = twi_winograd_plane(tiles, s->in), m_plane = twi_winograd_plane(tiles, s->out);
-        float *v = scratch, *m = scratch + POINTS * v_plane;
-        for (int64_t q = 0; q < rows; q++) {
-            const int64_t n = (first + q) / t.image_rows, row = (first + q) % t.image_rows;
-            read_band(s, x + n * image, row, &b, bf16);
-            split_band(&b, t.columns, v + q * t.columns * s->in, v_plane);
-        }
-        for (int p = 0; p < POINTS; p++)
-            product(tiles, s->out, s->in, v + p * v_plane, s->in, 1, u + p * s->in * s->out, false, m + p * m_plane);
-        for (int64_t q = 0; q < rows; q++) {
-            const int64_t n = (first + q) / t.image_rows, row = (first + q) % t.image_rows;
-            uint16_t *to = y + n * result;
-            for (int64_t k = 0; k < t.columns; k++)
-                for (int64_t c = 0; c < s->out; c += VEC_WIDTH)
-                    store_tile(&r, m + (q * t.columns + k) * s->out + c, m_plane, to, row * OUT, k * OUT, c, bf16);
-        }
-    }
-}
-
-static void convolve(const twi_winograd_shape *s, const uint16_t *x, const float *u, const uint16_t *bias, bool relu,
-                     uint16_t *y, float *scratch) {
-    float *wide = bias ? take(&scratch, s->out) : NULL;
-    for (int64_t c = 0; bias && c < s->out; c += VEC_WIDTH) vec_store(wide + c, vec_from_half(bias + c, s->bf16));
-    if (s->bf16)
-        convolve_as(s, x, u, wide, relu, y, scratch, true);
-    else
-        convolve_as(s, x, u, wide, relu, y, scratch, false);
 }
 
 /* ---- the gradient of the weights ---- */
 
-/* dw of VEC_WIDTH input channels of one output channel. */
-VEC_INLINE void store_gradient(const float *sum, int64_t plane, bool add, float *dw, int64_t in) {
-    vec down[TAPS][IN];
-    for (int j = 0; j < IN; j++) {
-        vec d[IN], t[TAPS];
-        for (int i = 0; i < IN; i++) d[i] = vec_load(sum + (i * IN + j) * plane);
-        turn_gradient_back(t, d);
-        for (int a = 0; a < TAPS; a++) down[a][j] = t[a];
+/* OUTER_ROWS input channels by `panel` vectors of output channels, kept in registers over all tiles. */
+VEC_INLINE void outer(const int panel, const int rows, int64_t tiles, const float *v, const float *d, int64_t d_column,
+                      bool add, float *sums, int64_t sums_row) {
+    vec sum[HELD_OUTER];
+    VEC_UNROLL
+    for (int i = 0; i < HELD_OUTER; i++) sum[i] = (vec){0};
+    for (int64_t t = 0; t < tiles; t++, v += VEC_WIDTH, d += VEC_WIDTH) {
+        vec b[2] = {vec_load(d), panel == 2 ? vec_load(d + d_column) : (vec){0}};
+        VEC_UNROLL
+        for (int r = 0; r < rows; r++) {
+            vec x = vec_splat(v[r]);
+            for (int k = 0; k < panel; k++) sum[r * panel + k] = vec_fma(x, b[k], sum[r * panel + k]);
+        }
     }
-    for (int a = 0; a < TAPS; a++) {
-        vec t[TAPS];
-        turn_gradient_back(t, down[a]);
-        for (int b = 0; b < TAPS; b++) {
-            float *to = dw + (a * TAPS + b) * in;
-            vec_store(to, add ? vec_load(to) + t[b] : t[b]);
+    VEC_UNROLL
+    for (int r = 0; r < rows; r++) {
+        for (int k = 0; k < panel; k++) {
+            float *to = sums + r * sums_row + k * VEC_WIDTH;
+            vec_store(to, add ? vec_load(to) + sum[r * panel + k] : sum[r * panel + k]);
         }
     }
 }
-
-VEC_INLINE void gradient_as(const twi_winograd_shape *s, const uint16_t *x, const uint16_t *dy, bool add, float *dw,
-                            float *scratch, bool bf16) {
-    const tiling t = tiling_of(s);
-    const band bx = band_of(&scratch, s->width, t.columns * OUT + TAPS - 1, s->in);
-    const band by = band_of(&scratch, s->out_width, t.columns * OUT, s->out);
-    const int64_t image = s->height * s->width * s->in, result = s->out_height * s->out_width * s->out;
-    const int64_t plane = twi_winograd_plane(s->out, s->in);
-    float *sums = take(&scratch, POINTS * plane);
-    for (int64_t first = 0; first < t.rows; first += t.block) {
-        const int64_t rows = twi_smaller(t.block, t.rows - first), tiles = rows * t.columns;
-        const int64_t v_plane = twi_winograd_plane(tiles, s->in), z_plane = twi_winograd_plane(tiles, s->out);
-        float *v = scratch, *z = scratch + POINTS * v_plane;
-        for (int64_t q = 0; q < rows; q++) {
-            const int64_t n = (first + q) / t.image_rows, row = (first + q) % t.image_rows;
-            read_band(s, x + n * image, row, &bx, bf16);
-            split_band(&bx, t.columns, v + q * t.columns * s->in, v_plane);
-            read_gradient_band(s, dy + n * result, row, &by, bf16);
-            split_gradient_band(&by, t.columns, z + q * t.columns * s->out, z_plane);
-        }
-        for (int p = 0; p < POINTS; p++)
-            product(s->out, s->in, tiles, z + p * z_plane, 1, s->out, v + p * v_plane, first > 0, sums + p * plane);
-    }
-    for (int64_t o = 0; o < s->out; o++)
-        for (int64_t i = 0; i < s->in; i += VEC_WIDTH)
-            store_gradient(sums + o * s->in + i, plane, add, dw + o * TAPS * TAPS * s->in + i, s->in);
+enum {
+    OUTER_ROWS_1 = HELD_OUTER < VEC_WIDTH ? HELD_OUTER : VEC_WIDTH,
+    OUTER_ROWS_2 = HELD_OUTER / 2 < VEC_WIDTH ? HELD_OUTER / 2 : VEC_WIDTH
+};
+static void outer_1(int64_t tiles, const float *v, const float *d, int64_t d_column, bool add, float *sums,
+                    int64_t sums_row) {
+    outer(1, OUTER_ROWS_1, tiles, v, d, d_column, add, sums, sums_row);
+}
+static void outer_2(int64_t tiles, const float *v, const float *d, int64_t d_column, bool add, float *sums,
+                    int64_t sums_row) {
+    outer(2, OUTER_ROWS_2, tiles, v, d, d_column, add, sums, sums_row);
 }
 
-static void gradient(const twi_winograd_shape *s, const uint16_t *x, const uint16_t *dy, bool add, float *dw,
-                     float *scratch) {
-    if (s->bf16)
-        gradient_as(s, x, dy, add, dw, scratch, true);
+/* sums[in_c][out_c] = [sums +] v^T d for one point. */
+static void multiply_outer(const twi_conv_shape *s, const block_plan *p, int64_t count, const float *v, const float *d,
+                           bool add, float *sums) {
+    for (int64_t k = 0; k < s->out_c; k += WINOGRAD_PANEL) {
+        const bool two = k + VEC_WIDTH < s->out_c;
+        const int64_t rows = two ? OUTER_ROWS_2 : OUTER_ROWS_1;
+        for (int64_t c = 0; c < s->in_c; c += rows)
+            (two ? outer_2 : outer_1)(count, v + c / VEC_WIDTH * p->block * VEC_WIDTH + c % VEC_WIDTH,
+                                      d + k * p->block, p->block * VEC_WIDTH, add, sums + c * s->out_c + k, s->out_c);
+    }
+}
+
+VEC_INLINE void backward_weights_as(const int m, const tw_dtype dtype, const twi_winograd_shape *shape, const void *x,
+                                    const void *dy, bool add, float *sums, float *scratch_floats) {
+    const twi_conv_shape *s = &shape->conv;
+    const block_plan p = plan_of(shape);
+    float *v = scratch_floats, *d = v + p.points * p.in;
+    for (int64_t from = 0; from < p.tiles; from += p.block) {
+        const int64_t count = twi_smaller(p.block, p.tiles - from);
+        tile_run r;
+        for (int64_t at = 0; at < count; at += r.count) {
+            r = run_at(&p, from, count, at);
+            transform_input(m, dtype, s, &p, &r, x, v);
+            transform_gradient(m, dtype, s, &p, &r, dy, d);
+        }
+        for (int i = 0; i < p.points; i++)
+            multiply_outer(s, &p, count, v + i * p.in, d + i * p.out, add || from > 0, sums + i * s->in_c * s->out_c);
+    }
+}
+
+/* ---- the record ---- */
+
+/* What is done as a constant kind of tile and type, one of those that winograd_impls.c asks for. */
+#define AS(done, tile, type, ...)                           \
+    if ((tile) == 4 && (type) == TW_BF16)                   \
+        done(4, TW_BF16, __VA_ARGS__);                      \
+    else if ((tile) == 4)                                   \
+        done(4, TW_F16, __VA_ARGS__);                       \
+    else if ((type) == TW_F32)                              \
+        done(2, TW_F32, __VA_ARGS__);                       \
+    else if ((type) == TW_BF16)                             \
+        done(2, TW_BF16, __VA_ARGS__);                      \
+    else                                                    \
+        done(2, TW_F16, __VA_ARGS__)
+
+static void weights(const twi_winograd_shape *shape, const void *w, tw_dtype stored, bool backward, float *to) {
+    AS(weights_as, shape->tile, stored, &shape->conv, w, backward, to);
+}
+static void convolve(const twi_winograd_shape *shape, const void *x, const float *u, const void *bias, bool relu,
+                     void *y, float *scratch_floats) {
+    AS(convolve_as, shape->tile, shape->dtype, shape, x, u, bias, relu, y, scratch_floats);
+}
+static void backward_weights(const twi_winograd_shape *shape, const void *x, const void *dy, bool add, float *sums,
+                             float *scratch_floats) {
+    AS(backward_weights_as, shape->tile, shape->dtype, shape, x, dy, add, sums, scratch_floats);
+}
+static void weights_gradient(const twi_winograd_shape *shape, const float *sums, void *dw, tw_dtype stored) {
+    if (shape->tile == 4 && stored == TW_F32)
+        weights_gradient_as(4, TW_F32, &shape->conv, sums, dw);
     else
-        gradient_as(s, x, dy, add, dw, scratch, false);
+        AS(weights_gradient_as, shape->tile, stored, &shape->conv, sums, dw);
 }
 
-const twi_winograd_loops WINOGRAD_LOOPS = {weights, convolve, gradient};
+const twi_winograd WINOGRAD_RECORD = {
+    .width = VEC_WIDTH,
+    .scratch = scratch,
+    .weights = weights,
+    .convolve = convolve,
+    .backward_weights = backward_weights,
+    .weights_gradient = weights_gradient,
+};

@@ -63,6 +63,10 @@ static void refuses_what_it_cannot(void **state) {
         assert_non_null(strstr(refusal_of(c, kernels[k]), "grouped"));
         c = taken, c.c = 3;
         assert_non_null(strstr(refusal_of(c, kernels[k]), "vectors"));
+        c = taken, c.n = 4, c.c = c.o = 256; /* 36 tiles */
+        assert_non_null(strstr(refusal_of(c, kernels[k]), "weights"));
+        c.n = 8;
+        assert_null(refusal_of(c, kernels[k]));
         c = taken, c.o = 18;
         assert_non_null(strstr(refusal_of(c, kernels[k]), "vectors"));
     }

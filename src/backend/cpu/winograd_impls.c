@@ -25,6 +25,19 @@ static int tile_of(const twi_conv_shape *s, tw_dtype dtype) {
     return dtype == TW_F32 || tiled(s->out_h, 4) * tiled(s->out_w, 4) > 2 * s->out_h * s->out_w ? 2 : 4;
 }
 
+/* What transformed weights may take to stay in the second-level cache, and how many tiles of a call are worth reading
+ * larger ones for: with fewer the memory sets the pace, and plain weights are smaller. */
+enum { CACHED_WEIGHTS = 1 << 20, WORTHWHILE_TILES = 48 };
+
+static bool is_bound_by_weights(const twi_winograd_shape *shape) {
+    const twi_conv_shape *s = &shape->conv;
+    const double weights =
+        (double)s->in_c * (double)s->out_c * (double)twi_winograd_points(shape->tile) * sizeof(float);
+    const int64_t rows = tiled(s->out_h, shape->tile) / shape->tile,
+                  columns = tiled(s->out_w, shape->tile) / shape->tile;
+    return weights > CACHED_WEIGHTS && s->samples * rows * columns < WORTHWHILE_TILES;
+}
+
 static twi_winograd_shape shape_of(const roles *r, const twi_call *call) {
     const twi_conv_shape s = twi_conv_shape_of(call, r->x, r->w, r->y);
     twi_winograd_shape shape = {.conv = r->backward_data ? twi_conv_shape_backward(&s) : s,
@@ -59,6 +72,7 @@ static const char *refuse(const roles *r, const twi_call *call, twi_isa isa) {
     if (s->dilation_h != 1 || s->dilation_w != 1) return "Winograd: the kernel is dilated";
     if (s->groups != 1) return "Winograd: the convolution is grouped";
     if (s->in_c % width || s->out_c % width) return "Winograd: channels do not fill vectors";
+    if (is_bound_by_weights(&shape)) return "Winograd: too many weights for so few pixels";
     return refuse_operands(r, call);
 }
 

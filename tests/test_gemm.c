@@ -3,6 +3,7 @@
 #include "conv_check.h"
 #include "check.h"
 #include "backend/cpu/gemm.h"
+#include "base/half.h"
 
 #include <math.h>
 
@@ -71,6 +72,30 @@ static void check_outer(const twi_gemm *gemm, int64_t m, int64_t n, int64_t k, b
     impl_release();
 }
 
+/* Of halves, widened: the bits of the same product in f32, which copies its columns anyhow. */
+static void check_outer_halves(const twi_gemm *gemm, tw_dtype half, int64_t m, int64_t n, int64_t k, bool turned,
+                               bool add) {
+    matrix a = turned ? matrix_of(k, m) : matrix_of(m, k), b = matrix_of(k, n), c = matrix_of(m, n);
+    const int64_t a_row = turned ? 1 : a.row, a_step = turned ? a.row : 1, a_count = a.rows * a.row,
+                  b_count = k * b.row;
+    uint16_t *half_a = (uint16_t *)impl_floats(a_count), *half_b = (uint16_t *)impl_floats(b_count);
+    for (int64_t i = 0; i < a_count; i++) {
+        half_a[i] = twi_half_from_f32(half, a.data[i]);
+        a.data[i] = twi_half_to_f32(half, half_a[i]);
+    }
+    for (int64_t i = 0; i < b_count; i++) {
+        half_b[i] = twi_half_from_f32(half, b.data[i]);
+        b.data[i] = twi_half_to_f32(half, half_b[i]);
+    }
+    float *other = copy_of(c), *scratch = impl_floats((int64_t)twi_gemm_outer_scratch());
+    gemm->outer(m, n, k, a.data, a_row, a_step, b.data, b.row, add, c.data, c.row, scratch);
+    gemm->outer_halves(half, m, n, k, half_a, a_row, a_step, half_b, b.row, add, other, c.row, scratch);
+    for (int64_t i = 0; i < m; i++)
+        if (memcmp(other + i * c.row, c.data + i * c.row, (size_t)n * sizeof *other) != 0)
+            fail_msg("outer_halves m %d n %d k %d: row %d differs", (int)m, (int)n, (int)k, (int)i);
+    impl_release();
+}
+
 /* clang-format off */
 static const int64_t sizes[][3] = {
     {1, 1, 1}, {1, 1, 7}, {2, 3, 8}, {3, 4, 9}, {4, 5, 15}, {5, 7, 16}, {6, 8, 17}, {7, 9, 31}, {8, 10, 33}, {9, 15, 5},
@@ -92,6 +117,7 @@ static void products_agree_with_sums_in_double(void **state) {
             for (int way = 0; way < 4; way++) {
                 check_dot(gemm, s[0], s[1], s[2], way & 1, way & 2);
                 check_outer(gemm, s[0], s[1], s[2], way & 1, way & 2);
+                check_outer_halves(gemm, (way + i) % 2 ? TW_F16 : TW_BF16, s[0], s[1], s[2], way & 1, way & 2);
             }
         }
     }

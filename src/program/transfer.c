@@ -15,6 +15,7 @@ static tw_status check_ran(const tw_program *program, const char *function) {
 
 /* A copy between the host's logical order and a buffer's own. */
 typedef struct walk {
+    tw_context *context;
     const twi_buffer *buffer;
     const char *host_in; /* feeding */
     tw_dtype dtype;      /* there */
@@ -25,12 +26,32 @@ typedef struct walk {
 
 static bool is_real(uint8_t store) { return store == TWI_REAL || store == TWI_ACC; }
 
+/* Does the back end round to what memory holds? */
+static bool is_narrowed(const walk *w) {
+    return w->dtype == TW_F32 && is_real(w->buffer->store) && twi_is_half(w->stored) &&
+           w->context->backend->host_memory;
+}
+
+static tw_status feed_halves(const walk *w, int64_t at, int64_t step, const float *from, int64_t count) {
+    const twi_backend *backend = w->context->backend;
+    uint16_t *to = (uint16_t *)w->memory + at, some[256];
+    if (step == 1) return backend->narrow(w->context, to, (tw_dtype)w->stored, from, count);
+    for (int64_t done = 0, part; done < count; done += part) {
+        part =
+            count - done < (int64_t)(sizeof some / sizeof *some) ? count - done : (int64_t)(sizeof some / sizeof *some);
+        TWI_TRY(backend->narrow(w->context, some, (tw_dtype)w->stored, from + done, part));
+        for (int64_t k = 0; k < part; k++) to[(done + k) * step] = some[k];
+    }
+    return TW_OK;
+}
+
 /* Feeds `count` elements from logical position i on to memory position `at`, `step` apart. */
-static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
+static tw_status feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
     const char *from = w->host_in + (size_t)i * tw_dtype_size(w->dtype);
+    if (is_narrowed(w)) return feed_halves(w, at, step, (const float *)(const void *)from, count);
     if (w->dtype == TW_F32 && w->stored == TW_F32) {
         for (int64_t k = 0; k < count; k++) ((float *)w->memory)[at + k * step] = ((const float *)from)[k];
-        return;
+        return TW_OK;
     }
     for (int64_t k = 0; k < count; k++, from += tw_dtype_size(w->dtype)) {
         float value;
@@ -46,9 +67,10 @@ static void feed_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t
         else
             ((float *)w->memory)[at + k * step] = value;
     }
+    return TW_OK;
 }
 
-static void read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
+static tw_status read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count) {
     for (int64_t k = 0; k < count; k++, at += step) {
         if (!is_real(w->buffer->store))
             ((int32_t *)w->host_out)[i + k] = ((const int32_t *)w->memory)[at];
@@ -59,19 +81,20 @@ static void read_row(const walk *w, int64_t at, int64_t step, int64_t i, int64_t
         else
             ((float *)w->host_out)[i + k] = ((const float *)w->memory)[at];
     }
+    return TW_OK;
 }
 
-typedef void (*row_fn)(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count);
+typedef tw_status (*row_fn)(const walk *w, int64_t at, int64_t step, int64_t i, int64_t count);
 
 /* Every run of elements along the last axis, in logical order. */
-static void each_row(const walk *w, row_fn visit) {
+static tw_status each_row(const walk *w, row_fn visit) {
     const twi_shape *shape = &w->buffer->shape;
     const int64_t *stride = w->buffer->stride;
     int64_t position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
     int last = shape->rank - 1;
     int64_t row = last >= 0 ? shape->dim[last] : 1;
     for (int64_t i = 0; i < count; i += row) {
-        visit(w, at, last >= 0 ? stride[last] : 1, i, row);
+        TWI_TRY(visit(w, at, last >= 0 ? stride[last] : 1, i, row));
         for (int axis = last - 1; axis >= 0; axis--) {
             at += stride[axis];
             if (++position[axis] < shape->dim[axis]) break;
@@ -79,6 +102,7 @@ static void each_row(const walk *w, row_fn visit) {
             position[axis] = 0;
         }
     }
+    return TW_OK;
 }
 
 /* Buffer of a value in this program, or an error. */
@@ -148,12 +172,19 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     TWI_TRY(twi_program_take_arena(program));
     program->fed[value->id] = true;
-    walk w = {.buffer = buffer, .host_in = data, .dtype = dtype, .stored = fed_dtype(program, buffer)};
-    bool same = twi_shape_is_row_major(&buffer->shape, buffer->stride) &&
-                (is_real(buffer->store) ? (uint8_t)dtype == w.stored : dtype == TW_I32);
-    if (same) return bring_in(program, value, data);
+    walk w = {.context = twi_program_context(program),
+              .buffer = buffer,
+              .host_in = data,
+              .dtype = dtype,
+              .stored = fed_dtype(program, buffer)};
+    const bool row_major = twi_shape_is_row_major(&buffer->shape, buffer->stride);
+    if (row_major && (is_real(buffer->store) ? (uint8_t)dtype == w.stored : dtype == TW_I32))
+        return bring_in(program, value, data);
     w.memory = program->staging ? program->staging : twi_program_address(program, (int)(buffer - program->buffer));
-    each_row(&w, feed_row);
+    if (row_major && is_narrowed(&w))
+        TWI_TRY(feed_halves(&w, 0, 1, data, count));
+    else
+        TWI_TRY(each_row(&w, feed_row));
     return program->staging ? bring_in(program, value, program->staging) : TW_OK;
 }
 
@@ -166,7 +197,12 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
     const twi_buffer *buffer = &program->buffer[index];
     if (!is_real(buffer->store) || fed_dtype(program, buffer) == TW_F32) return bring_in(program, value, data);
     void *memory = program->staging ? program->staging : twi_program_address(program, index);
-    twi_convert(memory, (tw_dtype)buffer->dtype, data, TW_F32, twi_shape_count(&buffer->shape));
+    tw_context *context = twi_program_context(program);
+    if (context->backend->host_memory)
+        TWI_TRY(
+            context->backend->narrow(context, memory, (tw_dtype)buffer->dtype, data, twi_shape_count(&buffer->shape)));
+    else
+        twi_convert(memory, (tw_dtype)buffer->dtype, data, TW_F32, twi_shape_count(&buffer->shape));
     return program->staging ? bring_in(program, value, memory) : TW_OK;
 }
 
@@ -192,8 +228,7 @@ static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer
     if (same) return context->backend->copy_out(context, values, device, bytes);
     if (program->staging) TWI_TRY(context->backend->copy_out(context, program->staging, device, bytes));
     w.memory = program->staging ? program->staging : device;
-    each_row(&w, read_row);
-    return TW_OK;
+    return each_row(&w, read_row);
 }
 
 tw_status tw_program_read(tw_program *program, const tw_value *value, void *values, int64_t count) {

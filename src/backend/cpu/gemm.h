@@ -1,4 +1,4 @@
-/* Products of row-major f32 matrices, for one thread, in versions by instruction set. What they are used for is in
+/* Products of row-major matrices in f32, for one thread, in versions by instruction set. What they are used for is in
  * gemm_impls.c. The order of every sum depends on its length alone, not on the other sizes. */
 #ifndef TWI_CPU_GEMM_H
 #define TWI_CPU_GEMM_H
@@ -15,6 +15,10 @@ typedef struct twi_gemm {
      * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
+    /* The same of halves, widened. */
+    void (*outer_halves)(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
+                         int64_t a_step, const uint16_t *b, int64_t b_row, bool add, float *c, int64_t c_row,
+                         float *scratch);
 } twi_gemm;
 
 extern const twi_gemm twi_gemm_baseline, twi_gemm_avx2, twi_gemm_avx512;

@@ -3,6 +3,9 @@
 #include "conv_patches.h"
 #include "dense.h"
 #include "gemm.h"
+#include "halves.h"
+#include "parts.h"
+#include "base/half.h"
 #include "base/memory.h"
 #include "point.h"
 #include "sweep.h"
@@ -134,6 +137,57 @@ static void dense_backward_weights_bias(const twi_cpu_site *site, const twi_call
         for (int64_t o = 0; o < count; o++) db[o] += from[o];
 }
 
+/* ---- gradients of dense layers' weights, in halves ---- */
+
+/* Rows of dw that are worked on at once: their sums are f32. */
+enum { HALF_ROWS = 32 };
+
+static const char *refuse_dense_halves(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    for (int i = 0; i < 2; i++)
+        if (!twi_cpu_is_half(call, i)) return "x and dy are no halves";
+    if (call->operand[0].dtype != call->operand[1].dtype) return "operands are of different types";
+    for (int i = 0; i < call->operand_count; i++)
+        if (!twi_is_row_major(&call->operand[i])) return "an operand is not row-major";
+    return NULL;
+}
+
+static tw_status prepare_weights_halves(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    const int64_t samples = main->operand[0].shape.dim[0], in = main->operand[0].shape.dim[1];
+    size_t sums, product = twi_gemm_outer_scratch_of(HALF_ROWS, samples) * sizeof(float);
+    TWI_TRY(twi_mul_size(&sums, (size_t)in * HALF_ROWS, sizeof(float), "sums of a dense layer's gradient"));
+    return twi_add_size(&site->worker_bytes, sums, product, "scratch of a dense layer");
+}
+
+static void dense_backward_weights_halves(const twi_cpu_site *site, const twi_call *call,
+                                          const twi_cpu_workspace *workspace) {
+    const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
+    const int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
+    const bool narrow = twi_cpu_is_half(call, 2);
+    float *sums = workspace->scratch, *product = sums + in * HALF_ROWS;
+    for (int64_t row = call->begin, rows; row < call->end; row += rows) {
+        rows = twi_smaller(HALF_ROWS, call->end - row);
+        float *to = narrow ? sums : (float *)dw->data + row * in;
+        twi_gemm_for(site->isa)->outer_halves((tw_dtype)x->dtype, rows, in, samples, (const uint16_t *)dy->data + row,
+                                              1, out, x->data, in, false, to, in, product);
+        if (narrow)
+            twi_halves_for(site->isa)->narrow((uint16_t *)dw->data + row * in, sums, (tw_dtype)dw->dtype, rows * in);
+    }
+}
+
+static void dense_backward_weights_bias_halves(const twi_cpu_site *site, const twi_call *call,
+                                               const twi_cpu_workspace *workspace) {
+    const twi_operand *dy = &call->operand[1];
+    const int64_t samples = dy->shape.dim[0], out = dy->shape.dim[1], count = call->end - call->begin;
+    const uint16_t *from = (const uint16_t *)dy->data + call->begin;
+    float *restrict db = (float *)call->operand[3].data + call->begin;
+    dense_backward_weights_halves(site, call, workspace);
+    memset(db, 0, (size_t)count * sizeof *db);
+    for (int64_t n = 0; n < samples; n++, from += out)
+        for (int64_t o = 0; o < count; o++) db[o] += twi_half_to_f32((tw_dtype)dy->dtype, from[o]);
+}
+
 /* ---- convolutions ---- */
 
 static const char *refuse_conv(const twi_call *call, twi_isa isa) {
@@ -195,6 +249,11 @@ static void conv_backward_weights(const twi_cpu_site *site, const twi_call *call
 
 /* ---- table ---- */
 
+#define DENSE_HALVES(kernel_name, run_fn)                                              \
+    {                                                                                  \
+        .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense_halves, \
+        .prepare = prepare_weights_halves, .run = run_fn                               \
+    }
 #define DENSE(kernel_name, prepare_fn, run_fn) \
     { .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense, .prepare = prepare_fn, .run = run_fn }
 #define CONV(kernel_name, prepare_fn, run_fn)                                                             \
@@ -212,6 +271,8 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
     DENSE("backward_weights", prepare_weights, dense_backward_weights),
     DENSE("backward_weights_bias", prepare_weights, dense_backward_weights_bias),
+    DENSE_HALVES("backward_weights", dense_backward_weights_halves),
+    DENSE_HALVES("backward_weights_bias", dense_backward_weights_bias_halves),
     CONV("forward", prepare_forward, conv_forward),
     CONV("forward_bias", prepare_forward, conv_forward_bias),
     CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),

@@ -1,7 +1,8 @@
-/* The products of gemm.h, written once; gemm_<isa>.c compiles them as GEMM_RECORD for one instruction set. */
+/* The products of gemm.h, written once; gemm_<isa>.c compiles them as GEMM_RECORD for one instruction set. Halves are
+ * widened as they are copied into working order. */
 #include "gemm.h"
 #include "parts.h"
-#include "vec.h"
+#include "vec_half.h"
 
 #if VEC_REGISTERS == 32
 enum { DOT_ROWS = 6, OUTER_ROWS = 12 };
@@ -156,39 +157,57 @@ static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1] = {
 };
 /* clang-format on */
 
+/* Elements i and on of a matrix of this type. */
+VEC_INLINE const void *elements(const void *matrix, int64_t i, tw_dtype dtype) {
+    return (const unsigned char *)matrix + i * (dtype == TW_F32 ? 4 : 2);
+}
+VEC_INLINE float element(const void *matrix, int64_t i, tw_dtype dtype) {
+    if (dtype == TW_F32) return ((const float *)matrix)[i];
+    const uint16_t half = ((const uint16_t *)matrix)[i];
+    if (dtype == TW_F16) return twi_f16_to_f32(half);
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+VEC_INLINE vec vector_of(const void *matrix, int64_t i, tw_dtype dtype) {
+    if (dtype == TW_F32) return vec_load((const float *)matrix + i);
+    return vec_from_half((const uint16_t *)matrix + i, dtype == TW_BF16);
+}
+
 /* Copies rows of a block into working order: tile after tile, for every k the tile's rows side by side. */
-static void pack_a(int64_t m, int64_t k, const float *a, int64_t a_row, int64_t a_step, float *to) {
+VEC_INLINE void pack_a(int64_t m, int64_t k, const void *a, int64_t a_row, int64_t a_step, float *to, tw_dtype dtype) {
     int64_t tiles = twi_part_count(m, OUTER_ROWS);
     for (int64_t p = 0; p < tiles; p++) {
         int64_t i = twi_part_begin(m, tiles, p), end = twi_part_begin(m, tiles, p + 1);
         for (int64_t t = 0; t < k; t++) {
-            for (int64_t r = i; r < end; r++) *to++ = a[r * a_row + t * a_step];
+            for (int64_t r = i; r < end; r++) *to++ = element(a, r * a_row + t * a_step, dtype);
         }
     }
 }
 
 /* Copies `columns` columns of b, filled up with zeros to a panel. */
-static void pack_b(int64_t k, int64_t columns, const float *b, int64_t b_row, float *to) {
-    for (int64_t t = 0; t < k; t++, b += b_row, to += PANEL) {
+VEC_INLINE void pack_b(int64_t k, int64_t columns, const void *b, int64_t b_row, float *to, tw_dtype dtype) {
+    for (int64_t t = 0; t < k; t++, b = elements(b, b_row, dtype), to += PANEL) {
         if (columns == PANEL) {
-            vec_store(to, vec_load(b));
-            vec_store(to + VEC_WIDTH, vec_load(b + VEC_WIDTH));
+            vec_store(to, vector_of(b, 0, dtype));
+            vec_store(to + VEC_WIDTH, vector_of(b, VEC_WIDTH, dtype));
         } else {
-            for (int64_t j = 0; j < PANEL; j++) to[j] = j < columns ? b[j] : 0;
+            for (int64_t j = 0; j < PANEL; j++) to[j] = j < columns ? element(b, j, dtype) : 0;
         }
     }
 }
 
 /* One block of rows and of k, its rows packed: panel by panel of columns. Many rows are worth a copy of the panel. */
-static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t b_row, bool add,
-                        float *c, int64_t c_row, float *panel) {
+VEC_INLINE void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const void *b, int64_t b_row, bool add,
+                            float *c, int64_t c_row, float *panel, tw_dtype dtype) {
     int64_t tiles = twi_part_count(m, OUTER_ROWS);
     for (int64_t j = 0; j < n; j += PANEL) {
         int64_t columns = twi_smaller(PANEL, n - j);
-        const float *columns_of_b = b + j;
+        const void *columns_of_b = elements(b, j, dtype);
         int64_t step = b_row;
-        if (m >= PACK_FROM || columns < PANEL) {
-            pack_b(k, columns, columns_of_b, b_row, panel);
+        if (dtype != TW_F32 || m >= PACK_FROM || columns < PANEL) {
+            pack_b(k, columns, columns_of_b, b_row, panel, dtype);
             columns_of_b = panel, step = PANEL;
         }
         for (int64_t p = 0; p < tiles; p++) {
@@ -208,18 +227,33 @@ static void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const f
     }
 }
 
-static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
-                  int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
+VEC_INLINE void outer_of(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_step, const void *b,
+                         int64_t b_row, bool add, float *c, int64_t c_row, float *scratch, tw_dtype dtype) {
     int64_t blocks = twi_part_count(m, TWI_GEMM_ROWS), depths = twi_part_count(k, TWI_GEMM_DEPTH);
     for (int64_t q = 0; q < depths; q++) {
         int64_t t = twi_part_begin(k, depths, q), depth = twi_part_begin(k, depths, q + 1) - t;
         for (int64_t p = 0; p < blocks; p++) {
             int64_t i = twi_part_begin(m, blocks, p), rows = twi_part_begin(m, blocks, p + 1) - i;
             float *panel = scratch, *packed = scratch + depth * TWI_GEMM_COLUMNS;
-            pack_a(rows, depth, a + i * a_row + t * a_step, a_row, a_step, packed);
-            outer_block(rows, n, depth, packed, b + t * b_row, b_row, add || q > 0, c + i * c_row, c_row, panel);
+            pack_a(rows, depth, elements(a, i * a_row + t * a_step, dtype), a_row, a_step, packed, dtype);
+            outer_block(rows, n, depth, packed, elements(b, t * b_row, dtype), b_row, add || q > 0, c + i * c_row,
+                        c_row, panel, dtype);
         }
     }
 }
 
-const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer};
+static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                  int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
+    outer_of(m, n, k, a, a_row, a_step, b, b_row, add, c, c_row, scratch, TW_F32);
+}
+
+static void outer_halves(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
+                         int64_t a_step, const uint16_t *b, int64_t b_row, bool add, float *c, int64_t c_row,
+                         float *scratch) {
+    if (half == TW_BF16)
+        outer_of(m, n, k, a, a_row, a_step, b, b_row, add, c, c_row, scratch, TW_BF16);
+    else
+        outer_of(m, n, k, a, a_row, a_step, b, b_row, add, c, c_row, scratch, TW_F16);
+}
+
+const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_halves};

@@ -41,10 +41,9 @@ static const float *widen_block(const twi_operand *half, const twi_update_segmen
     const bool bf16 = half->dtype == TW_BF16;
     const uint16_t *from = (const uint16_t *)half->data + part->begin;
     const int64_t count = part->end - part->begin;
-    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
-        const int lanes = count - i < VEC_WIDTH ? (int)(count - i) : VEC_WIDTH;
-        vec_store_some(wide + i, vec_from_halves(from + i, bf16, lanes), lanes);
-    }
+    int64_t i = 0;
+    for (; i + VEC_WIDTH <= count; i += VEC_WIDTH) vec_store(wide + i, vec_from_half(from + i, bf16));
+    if (i < count) vec_store_some(wide + i, vec_from_halves(from + i, bf16, (int)(count - i)), (int)(count - i));
     return wide;
 }
 

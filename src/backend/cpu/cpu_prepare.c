@@ -121,6 +121,10 @@ static tw_status allocate(binding *b) {
     TWI_TRY(twi_get(p->memory, &p->step, (size_t)plan->step_count, sizeof *p->step, "program steps"));
     TWI_TRY(twi_get(p->memory, &p->segment, (size_t)plan->segment_count, sizeof *p->segment, "program segments"));
     TWI_TRY(twi_get(p->memory, &p->phase, (size_t)b->phases, sizeof *p->phase, "program phases"));
+    size_t shares;
+    TWI_TRY(twi_mul_size(&shares, (size_t)b->phases + 1, (size_t)p->workers, "workers' shares of phases"));
+    TWI_TRY(twi_get(p->memory, &p->share, shares, sizeof *p->share, "workers' shares of phases"));
+    p->begin_phase.share = p->share + (size_t)b->phases * (size_t)p->workers;
     TWI_TRY(twi_get(p->memory, &p->piece, (size_t)b->pieces, sizeof *p->piece, "pieces of sums"));
     TWI_TRY(twi_get(p->memory, &p->begin, (size_t)b->begins, sizeof *p->begin, "program steps"));
     TWI_TRY(twi_get(p->memory, &p->finish, (size_t)b->finishes, sizeof *p->finish, "program steps"));
@@ -226,7 +230,8 @@ static void bind_step(binding *b, int index, const twi_segment *segment, twi_cpu
 /* ---- phases ---- */
 
 static twi_cpu_phase *add_phase(binding *b, const twi_cpu_segment *segment, twi_cpu_part *part, int first, int parts) {
-    twi_cpu_phase *phase = &b->program->phase[b->phases++];
+    twi_cpu_phase *phase = &b->program->phase[b->phases];
+    phase->share = b->program->share + (size_t)b->phases++ * (size_t)b->program->workers;
     phase->part = part;
     phase->parts = parts;
     phase->alone = parts == 1;
@@ -344,6 +349,7 @@ void twi_cpu_discard(tw_context *context, void *prepared) {
     twi_put(program->memory, program->finish);
     twi_put(program->memory, program->begin);
     twi_put(program->memory, program->piece);
+    twi_put(program->memory, program->share);
     twi_put(program->memory, program->phase);
     twi_put(program->memory, program->segment);
     twi_put(program->memory, program->step);

@@ -1,8 +1,9 @@
 /* A plan bound to memory: made by cpu_prepare.c, run by cpu_run.c.
  *
- * A run is a list of phases. A phase is a number of parts, fixed by the plan, that workers take as they come: the
- * groups of a segment, the pieces of a range, the pieces of a sum. Between phases stands a barrier. So who does what
- * never shows in the results: groups add in order, and their sums are combined in index order. */
+ * A run is a list of phases. A phase is a number of parts, fixed by the plan: the groups of a segment, the pieces of a
+ * range, the pieces of a sum. Every worker has a share of them and helps others with theirs. Between phases stands a
+ * barrier. So who does what never shows in the results: groups add in order, and their sums are combined in index
+ * order. */
 #ifndef TWI_CPU_PROGRAM_H
 #define TWI_CPU_PROGRAM_H
 
@@ -60,8 +61,14 @@ typedef struct twi_cpu_piece {
 /* Does a part of a phase. */
 typedef void twi_cpu_part(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker);
 
-struct twi_cpu_phase {
+/* A worker's share of a phase's parts: it takes them first, and then what others have not come to. So parts that lie
+ * at the same place of different phases tend to meet the same worker, and what they work on its cache. */
+typedef struct twi_cpu_share {
     _Alignas(64) atomic_int next; /* the part to be taken next */
+} twi_cpu_share;
+
+struct twi_cpu_phase {
+    twi_cpu_share *share; /* of every worker */
     twi_cpu_part *part;
     int parts;
     bool alone; /* worker 0 does it all, so that a neighbour of this kind needs no barrier */
@@ -83,6 +90,7 @@ struct twi_cpu_program {
     twi_cpu_segment *segment;
     int segment_count;
     twi_cpu_phase *phase;
+    twi_cpu_share *share; /* of all phases */
     twi_cpu_piece *piece;
     int *begin;  /* steps that begin, in order */
     int *finish; /* steps that finish, in order */

@@ -148,13 +148,25 @@ typedef struct run {
     int first_phase, end_phase;
 } run;
 
+static int share_begin(const twi_cpu_program *program, const twi_cpu_phase *phase, int worker) {
+    return (int)((int64_t)phase->parts * worker / program->workers);
+}
+
+static void reset_phase(const twi_cpu_program *program, const twi_cpu_phase *phase) {
+    for (int w = 0; w < program->workers; w++)
+        atomic_store_explicit(&phase->share[w].next, share_begin(program, phase, w), memory_order_relaxed);
+}
+
 static void run_phase(const twi_cpu_program *program, twi_cpu_phase *phase, int worker) {
     if (phase->alone) {
         for (int part = 0; worker == 0 && part < phase->parts; part++) phase->part(program, phase, part, worker);
         return;
     }
-    for (int part; (part = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->parts;)
-        phase->part(program, phase, part, worker);
+    for (int k = 0; k < program->workers; k++) {
+        const int owner = (worker + k) % program->workers, end = share_begin(program, phase, owner + 1);
+        for (int part; (part = atomic_fetch_add_explicit(&phase->share[owner].next, 1, memory_order_relaxed)) < end;)
+            phase->part(program, phase, part, worker);
+    }
 }
 
 static void run_phases(void *argument, int worker, int workers) {
@@ -215,11 +227,10 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     bool fresh = program->control->constants && program->constants == program->control->constants;
     program->begin_phase.parts = fresh ? 0 : program->begin_count;
     program->constants = program->control->constants;
-    atomic_store_explicit(&program->begin_phase.next, 0, memory_order_relaxed);
+    reset_phase(program, &program->begin_phase);
     double nanoseconds = 0;
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;
-    for (int p = r.first_phase; p < r.end_phase; p++)
-        atomic_store_explicit(&program->phase[p].next, 0, memory_order_relaxed);
+    for (int p = r.first_phase; p < r.end_phase; p++) reset_phase(program, &program->phase[p]);
     if (nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS) {
         twi_pool_run_alone(program->pool, run_phases, &r);
         return TW_OK;

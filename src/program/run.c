@@ -74,6 +74,27 @@ static tw_status fetch_row(const tw_program *program, const twi_flight *flight) 
     return backend->mark(context, flight->mark);
 }
 
+static bool went_well(tw_context *context, tw_status status) {
+    if (status == TW_OK) return true;
+    twi_log_line(&context->log, TW_LOG_WARNING, "run: its results are waited for and fetched once more, since %s",
+                 tw_last_error());
+    return false;
+}
+
+/* A call that fails behind a run must not lose what the run did: updates would be done twice. */
+static tw_status fetch_once_more(const tw_program *program, const twi_flight *flight) {
+    tw_context *context = twi_program_context(program);
+    const twi_backend *backend = context->backend;
+    TWI_TRY(backend->copy_out(context, flight->row, program->model->store.control, sizeof(twi_control)));
+    for (int i = 0; i < program->row_count && flight->gradients; i++) {
+        const int buffer = program->row[i].buffer;
+        TWI_TRY(backend->copy_out(context, flight->row + program->row[i].offset, twi_program_address(program, buffer),
+                                  program->buffer[buffer].bytes));
+    }
+    tw_clear_error();
+    return TW_OK;
+}
+
 static tw_status launch(tw_program *program, int first, int count, bool gradients) {
     tw_context *context = twi_program_context(program);
     tw_model *model = program->model;
@@ -103,7 +124,7 @@ static tw_status launch(tw_program *program, int first, int count, bool gradient
         }
         twi_slots_advance(program);
     }
-    TWI_TRY(fetch_row(program, flight));
+    if (!went_well(context, fetch_row(program, flight))) TWI_TRY(fetch_once_more(program, flight));
     model->flights.count++;
     return TW_OK;
 }
@@ -134,10 +155,19 @@ static void undo_later(tw_model *model, const twi_flight *failed) {
     twi_source_resume(failed->program, failed->position + (uint64_t)failed->program->batch);
 }
 
+static tw_status wait_for(tw_model *model, const twi_flight *flight) {
+    tw_context *context = model->context;
+    twi_control any;
+    if (went_well(context, context->backend->wait(context, flight->mark))) return TW_OK;
+    TWI_TRY(context->backend->copy_out(context, &any, model->store.control, sizeof any)); /* waits for all there is */
+    tw_clear_error();
+    return TW_OK;
+}
+
 /* Waits for a run and takes over what it advanced, once. */
 static tw_status settle(tw_model *model, twi_flight *flight) {
     if (flight->settled) return TW_OK;
-    TWI_TRY(model->context->backend->wait(model->context, flight->mark));
+    TWI_TRY(wait_for(model, flight));
     const twi_control *control = (const twi_control *)(const void *)flight->row;
     flight->settled = true;
     twi_guard_settle(flight->program, control);
@@ -172,7 +202,7 @@ tw_status twi_program_settle_all(tw_model *model) {
     for (int i = 0; i < flights->count; i++) TWI_TRY(settle(model, twi_flights_at(flights, i)));
     if (!flights->count) return TW_OK;
     /* Those that a failure before them settled may be under way still. */
-    return model->context->backend->wait(model->context, twi_flights_at(flights, flights->count - 1)->mark);
+    return wait_for(model, twi_flights_at(flights, flights->count - 1));
 }
 
 bool twi_program_look(tw_model *model, int index, twi_landed *out) {

@@ -117,18 +117,35 @@ static void drop_programs(twi_feed *feed) {
     feed->loader = NULL;
 }
 
-/* What only measures may do so in smaller batches: nothing but its speed depends on them. */
-static tw_status hold_smaller(twi_feed *feed, int workers) {
-    tw_status status;
-    for (;;) {
-        status = workers ? open_loader(feed, feed->batch, workers) : TW_OK;
-        if (status == TW_OK) status = hold_programs(feed, feed->batch);
-        if (status != TW_ERROR_OUT_OF_MEMORY || feed->use == TWI_USE_TRAIN || feed->batch == 1) return status;
-        drop_programs(feed);
-        twi_trainer_forget(feed->trainer, feed->use);
-        feed->batch = (feed->batch + 1) / 2;
+/* Programs are kept to save planning; those that nobody holds go where there is no memory for this feed's. */
+static bool make_room(twi_feed *feed) {
+    const bool others = twi_trainer_spare(feed->trainer);
+    drop_programs(feed);
+    /* Its own too, so that the arena is taken anew; but for one of a whole batch in training, beside which others are planned. */
+    if (others || feed->use != TWI_USE_TRAIN) (void)twi_trainer_spare(feed->trainer);
+    if (others)
         twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_INFO,
-                     "feed: measured in batches of %lld, for larger ones there is no memory", (long long)feed->batch);
+                     "feed: programs that are not at work are given up, beside them there is no memory");
+    return others;
+}
+
+/* What only measures may do so in smaller batches: nothing but its speed depends on them. */
+static bool can_halve(const twi_feed *feed) { return feed->use != TWI_USE_TRAIN && feed->batch > 1; }
+
+static void halve(twi_feed *feed) {
+    feed->batch = (feed->batch + 1) / 2;
+    twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_INFO,
+                 "feed: measured in batches of %lld, for larger ones there is no memory", (long long)feed->batch);
+}
+
+static tw_status hold_smaller(twi_feed *feed, int workers) {
+    for (;;) {
+        tw_status status = workers ? open_loader(feed, feed->batch, workers) : TW_OK;
+        if (status == TW_OK) status = hold_programs(feed, feed->batch);
+        if (status != TW_ERROR_OUT_OF_MEMORY) return status;
+        if (make_room(feed)) continue;
+        if (!can_halve(feed)) return status;
+        halve(feed);
     }
 }
 
@@ -180,13 +197,28 @@ size_t twi_feed_least(const twi_feed *feed) {
     return needs < slots ? needs : slots;
 }
 
+/* A set that takes no more than slots would, so that to stream it is no help. */
+static tw_status place_small(twi_feed *feed) {
+    for (;;) {
+        tw_status status = twi_resident_place(feed->resident);
+        if (status != TW_ERROR_OUT_OF_MEMORY || feed->use == TWI_USE_TRAIN) return status;
+        if (!make_room(feed)) {
+            if (!can_halve(feed)) return status;
+            halve(feed);
+        }
+        let_go(feed);
+        TWI_TRY(describe_resident(feed));
+        TWI_TRY(hold_smaller(feed, 0));
+    }
+}
+
 static tw_status place(twi_feed *feed, size_t spare) {
     tw_context *context = tw_model_get_context(feed->trainer->model);
     char why[WHY_TEXT], wanted[TWI_QUANTITY_TEXT], room[TWI_QUANTITY_TEXT];
     size_t needs, left;
     if (!feed->resident) return TW_OK;
     TWI_TRY(twi_resident_weigh(feed->resident, &needs, &left));
-    if (context->backend->host_memory || needs <= slot_bytes(feed)) return twi_resident_place(feed->resident);
+    if (context->backend->host_memory || needs <= slot_bytes(feed)) return place_small(feed);
     if (needs > left || left - needs < spare) {
         snprintf(why, sizeof why, "resident they take %s, and %s are left beside the programs",
                  twi_quantity((double)needs, "B", wanted), twi_quantity((double)left, "B", room));

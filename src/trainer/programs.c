@@ -125,3 +125,15 @@ void twi_trainer_forget(tw_trainer *trainer, twi_use use) {
         if (cached->program && cached->use == use && !cached->holders) destroy(cached);
     }
 }
+
+bool twi_trainer_spare(tw_trainer *trainer) {
+    bool any = false;
+    for (int i = 0; i < TWI_CACHED_PROGRAMS; i++) {
+        twi_cached *cached = &trainer->cached[i];
+        if (!cached->program || cached->holders) continue;
+        destroy(cached);
+        any = true;
+    }
+    if (any) twi_model_trim(trainer->model);
+    return any;
+}

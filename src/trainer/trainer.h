@@ -113,6 +113,8 @@ tw_status twi_trainer_plan(tw_trainer *trainer, twi_use use, int64_t batch, tw_p
 void twi_trainer_let_go(tw_trainer *trainer, const tw_program *program);
 /* Destroys the programs of a use that nobody holds. */
 void twi_trainer_forget(tw_trainer *trainer, twi_use use);
+/* Gives up the programs of all uses that nobody holds, for want of memory; false: there was none. */
+bool twi_trainer_spare(tw_trainer *trainer);
 
 /* ---- feed.c ---- */
 

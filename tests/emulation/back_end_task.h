@@ -33,6 +33,8 @@ void task_labels(int32_t *labels, int64_t count);
 
 /* Convolutions, batch norm, pooling, dropout, dense layers; built. */
 tw_status task_network(tw_model **out, tw_context *context);
+/* From now on (or no more) with its batch norm frozen, so that a batch in parts teaches what the batch does. */
+void task_freeze_norms(bool frozen);
 /* Momentum, cosine, flips and crops; two epochs of batches of TASK_BATCH. */
 tw_trainer_options task_options(void);
 /* Data, model and trainer. What was made before a failure is in *t. */
@@ -50,6 +52,21 @@ task_state task_state_of(const tw_model *model);
 bool task_same(const task_state *a, const task_state *b);
 /* The same of a whole fit on a device, with its evaluation. */
 task_state task_outcome(const task *t);
+
+
+/* What was logged at level info and warning: a context's log_user, with task_listen as its log. */
+typedef struct task_log {
+    char text[8192];
+} task_log;
+void task_listen(void *user, tw_log_level level, const char *message);
+/* Holds a task that went on for all that was refused it against the outcome of an undisturbed one, as strictly as its log
+ * allows: not a bit differs where nothing was planned otherwise, where a set was streamed and where steps are done again;
+ * measures in smaller batches, and batches in parts or with other workspaces, are within 1e-5. Returns false, with nothing
+ * held but the counters, in the one case that teaches something else: a batch in parts whose norms take their own
+ * statistics, as the log must say. */
+bool task_check_outcome(const task *t, const task_state *expected, const task_log *log);
+/* Every number is within 1e-5 of the outcome expected; counters and accuracy are equal. */
+void task_check_near(const task *t, const task_state *expected);
 
 /* A context on the emulated device. */
 tw_context *task_device(void);

@@ -17,10 +17,11 @@ size_t live_handles;
 static std::map<std::string, uint64_t> counts;
 static uint64_t count;
 static uint64_t fail_in; /* calls until the one that fails; 0: none does */
+static int fail_status;
 static const char *fail_name, *failed_name;
 
 Call::Call(const char *name, cudaError_t injected) : error(cudaSuccess), lock(mutex) {
-    if (emu_call(name)) error = injected;
+    if (emu_call(name)) error = static_cast<cudaError_t>(emu_failing_status(injected));
     if (device.broken) error = device.broken;
 }
 
@@ -53,9 +54,14 @@ uint64_t emu_count_calls(const char *name) {
     return name ? emu::counts[name] : emu::count;
 }
 
-void emu_fail_call(uint64_t k, const char *name) {
+void emu_fail_call(uint64_t k, const char *name) { emu_fail_call_with(k, name, 0); }
+
+int emu_failing_status(int otherwise) { return emu::fail_status ? emu::fail_status : otherwise; }
+
+void emu_fail_call_with(uint64_t k, const char *name, int status) {
     std::lock_guard<std::recursive_mutex> lock(emu::mutex);
     emu::fail_in = k;
+    emu::fail_status = status;
     emu::fail_name = name;
     emu::failed_name = nullptr;
 }

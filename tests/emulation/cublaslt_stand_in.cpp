@@ -53,6 +53,8 @@ struct Algorithm { // in a cublasLtMatmulAlgo_t
     uint32_t alignment[4];
 };
 
+cublasStatus_t failing(cublasStatus_t otherwise) { return static_cast<cublasStatus_t>(emu_failing_status(otherwise)); }
+
 template <class Inside, class Opaque> Inside *view(Opaque *opaque) {
     static_assert(sizeof(Inside) <= sizeof(Opaque), "fits the vendor's struct");
     auto *inside = reinterpret_cast<Inside *>(opaque);
@@ -62,7 +64,7 @@ template <class Inside, class Opaque> Inside *view(Opaque *opaque) {
 template <class Inside, class Opaque> cublasStatus_t make(const char *call, Opaque **out, const Inside &value) {
     if (!out) return CUBLAS_STATUS_INVALID_VALUE;
     *out = nullptr;
-    if (emu_call(call)) return CUBLAS_STATUS_ALLOC_FAILED;
+    if (emu_call(call)) return failing(CUBLAS_STATUS_ALLOC_FAILED);
     *out = new Opaque;
     memset(*out, 0, sizeof **out);
     memcpy(*out, &value, sizeof value);
@@ -254,7 +256,7 @@ extern "C" {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
     if (!out) return CUBLAS_STATUS_INVALID_VALUE;
     *out = nullptr;
-    if (emu_call("cublasLtCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
+    if (emu_call("cublasLtCreate")) return failing(CUBLAS_STATUS_ALLOC_FAILED);
     *out = new cublasLtContext{MARK};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -363,7 +365,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!handle || handle->mark != MARK) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!preferred || wanted < 1 || !found || !count) return CUBLAS_STATUS_INVALID_VALUE;
     *count = 0;
-    if (emu_call("cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (emu_call("cublasLtMatmulAlgoGetHeuristic")) return failing(CUBLAS_STATUS_NOT_SUPPORTED);
     Problem p;
     cublasStatus_t status = read_problem(operation, left, right, given, result, &p);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -387,7 +389,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               cublasLtMatrixLayout_t result, const cublasLtMatmulAlgo_t *chosen, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
     if (!handle || handle->mark != MARK) return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (emu_call("cublasLtMatmul")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (emu_call("cublasLtMatmul")) return failing(CUBLAS_STATUS_EXECUTION_FAILED);
     Problem p;
     Algorithm algorithm;
     if (!alpha || !beta || !a || !b || !c || !d || !chosen || c != d) return CUBLAS_STATUS_INVALID_VALUE;

@@ -37,7 +37,7 @@ template <class F> static cudnnStatus_t call(const char *name, F body) {
     last_error.clear();
     if (emu_call(name)) {
         last_error = std::string(name) + " was made to fail";
-        return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+        return static_cast<cudnnStatus_t>(emu_failing_status(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED));
     }
     try {
         body();

@@ -27,6 +27,10 @@ bool emu_call(const char *name);
 uint64_t emu_count_calls(const char *name);
 /* The k-th call from now on fails (1: the next), of those named `name` (NULL: of all). k 0: none fails. */
 void emu_fail_call(uint64_t k, const char *name);
+/* The same, with a status in the numbers of the call's own library. */
+void emu_fail_call_with(uint64_t k, const char *name, int status);
+/* For stand-ins: the status to fail with where none was asked for. */
+int emu_failing_status(int otherwise);
 /* Name of the call that was made to fail since the last emu_fail_call; NULL: none yet. */
 const char *emu_failed_call(void);
 

@@ -1,6 +1,6 @@
 /* Streams and events. A call only queues; what is queued runs later, one operation at a time, in an order that streams
  * and events allow and that chance picks: a few steps at each call, the rest when the host waits for it
- * (TALWEG_EMU_STREAMS: lazy leaves all for then, eager runs everything at once). For ThreadSanitizer every stream is a
+ * (TALWEG_EMU_STREAMS: lazy runs what the host waits for and nothing else, eager everything at once). For ThreadSanitizer every stream is a
  * context of its own: what only luck has ordered is a data race. */
 #include "runtime.h"
 #include "report.h"
@@ -81,11 +81,31 @@ static void step_any() {
     step(stream);
 }
 
-template <class Condition> static void run_until(Condition done) {
+/* The stream on which an event is still to be recorded; NULL: on none. */
+static CUstream_st *recorder_of(const Signal *signal) {
+    for (CUstream_st *stream : streams)
+        for (const Operation &operation : stream->queue)
+            if (operation.kind == Operation::record && operation.signal.get() == signal) return stream;
+    return nullptr;
+}
+
+/* Where the first operation that holds this stream up can run; NULL: nowhere. */
+static CUstream_st *what_holds_up(CUstream_st *stream) {
+    for (size_t hops = 0; stream && hops <= streams.size(); hops++) {
+        if (stream->queue.empty()) return nullptr;
+        if (can_step(stream)) return stream;
+        stream = recorder_of(stream->queue.front().signal.get());
+    }
+    return nullptr;
+}
+
+/* Runs until what the host waits for on the stream is there. */
+template <class Condition> static void run_until(CUstream_st *waited_for, Condition done) {
     if (done()) return;
     OpenDevice open;
     while (!done()) {
-        CUstream_st *stream = any_that_can_step();
+        const bool lazy = settings().stream_order == StreamOrder::lazy;
+        CUstream_st *stream = lazy ? what_holds_up(waited_for) : any_that_can_step();
         if (!stream) emu_misuse("streams wait for one another, or for an event that was never recorded");
         step(stream);
     }
@@ -93,7 +113,7 @@ template <class Condition> static void run_until(Condition done) {
 }
 
 void finish_stream(CUstream_st *stream) {
-    run_until([stream] { return stream->queue.empty(); });
+    run_until(stream, [stream] { return stream->queue.empty(); });
     acquire(stream->done);
 }
 
@@ -125,7 +145,7 @@ cudaError_t queue_operation(CUstream_st *stream, Operation operation) {
     release(*operation.queued);
     stream->queue.push_back(std::move(operation));
     if (stream == &default_stream || settings().stream_order == StreamOrder::eager) {
-        run_until([stream] { return stream->queue.empty(); });
+        run_until(stream, [stream] { return stream->queue.empty(); });
         if (stream == &default_stream) acquire(stream->done);
     } else if (settings().stream_order == StreamOrder::random) {
         for (unsigned steps = chance(pace + 1); steps; steps--) step_any();
@@ -263,7 +283,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     }
     if (call.error || !event->signal) return call.end(call.error);
     std::shared_ptr<Signal> signal = event->signal;
-    run_until([&signal] { return signal->done; });
+    run_until(recorder_of(signal.get()), [&signal] { return signal->done; });
     acquire(signal->order);
     return call.end(device.broken);
 }

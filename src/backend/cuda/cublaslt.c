@@ -11,6 +11,7 @@
 #include "kernel_table.h"
 
 #include <cublasLt.h>
+#include <stdio.h>
 #include <string.h>
 
 /* What cuBLASLt may assume of every address; planned memory is aligned better. */
@@ -26,6 +27,13 @@ static tw_status check(twi_cuda_device *device, cublasStatus_t status, const cha
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "%s: %s", call, cublasLtGetStatusName(status));
     if (status == CUBLAS_STATUS_EXECUTION_FAILED) TWI_TRY(twi_cuda_check(device, cudaGetLastError(), call));
+    const bool may_be_memory = status == CUBLAS_STATUS_NOT_INITIALIZED || status == CUBLAS_STATUS_INTERNAL_ERROR ||
+                               status == CUBLAS_STATUS_EXECUTION_FAILED;
+    if (may_be_memory && twi_cuda_is_full()) {
+        char text[256];
+        snprintf(text, sizeof text, "%s: %s", call, cublasLtGetStatusName(status));
+        return twi_cuda_out_of_memory(device, 0, text);
+    }
     return TWI_FAIL(TW_ERROR_DEVICE, "cuda: %s: %s", call, cublasLtGetStatusName(status));
 }
 #define LT(device, call) TWI_TRY(check(device, (call), #call))

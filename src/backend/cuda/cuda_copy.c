@@ -132,15 +132,22 @@ tw_status twi_cuda_slots_begin(twi_cuda_device *device) {
     return TW_OK;
 }
 
-tw_status twi_cuda_slots_end(twi_cuda_device *device) {
+static tw_status note_taken(twi_cuda_device *device) {
     twi_cuda_copies *copies = device->copies;
-    const bool late = device->catch_up;
-    device->catch_up = true; /* if this fails */
     for (int i = 0; i < SLOTS; i++) {
         if (copies->waiting[i]) TWI_CUDA(device, cudaEventRecord(copies->taken[i], device->stream));
         copies->waiting[i] = false;
     }
-    device->catch_up = late;
+    return TW_OK;
+}
+
+/* The run is under way, and a failure here is none of its own: what fills a slot next waits for more than it must. */
+tw_status twi_cuda_slots_end(twi_cuda_device *device) {
+    if (note_taken(device) == TW_OK) return TW_OK;
+    TWI_TRY(twi_cuda_usable(device));
+    device->catch_up = true;
+    twi_log_line(&device->context->log, TW_LOG_WARNING, "cuda: a slot is filled later than it could be, since %s",
+                 tw_last_error());
     return TW_OK;
 }
 

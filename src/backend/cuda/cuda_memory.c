@@ -48,6 +48,17 @@ tw_status twi_cuda_out_of_memory(twi_cuda_device *device, size_t bytes, const ch
         asked, left, cap, held);
 }
 
+bool twi_cuda_is_full(void) {
+    /* What code and handles of a library take; of a small device a share. */
+    const size_t most = (size_t)64 << 20;
+    size_t free_bytes, total_bytes;
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    return free_bytes < (total_bytes / 32 < most ? total_bytes / 32 : most);
+}
+
 static tw_status take_room(twi_cuda_device *device) {
     if (device->block_count < device->block_capacity) return TW_OK;
     int grown = device->block_capacity ? 2 * device->block_capacity : 32;

@@ -13,5 +13,7 @@ tw_memory_stats twi_cuda_get_memory(const tw_context *context);
 
 /* Out of memory in any of the vendor's words: what is held, by use, and what the device has left. bytes 0: not known. */
 tw_status twi_cuda_out_of_memory(twi_cuda_device *device, size_t bytes, const char *what);
+/* Is so little left on the device that a library's failure, whatever it calls it, is taken for want of memory? */
+bool twi_cuda_is_full(void);
 
 #endif

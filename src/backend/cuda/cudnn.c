@@ -4,8 +4,10 @@
 #ifdef TWI_HAVE_CUDNN
 
 #include "backend/cards.h"
+#include "cuda_memory.h"
 #include "cudnn_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- failures ---- */
@@ -37,6 +39,12 @@ static const meaning *find_meaning(cudnnStatus_t status) {
     return &meanings[MEANINGS - 1];
 }
 
+/* What cuDNN also says where its own calls of CUDA find no memory. */
+static bool may_be_memory(cudnnStatus_t status) {
+    return status == CUDNN_STATUS_NOT_INITIALIZED || status == CUDNN_STATUS_INTERNAL_ERROR ||
+           CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED;
+}
+
 tw_status twi_cudnn_check(twi_cuda_device *device, cudnnStatus_t status, const char *call) {
     if (status == CUDNN_STATUS_SUCCESS) return TW_OK;
     char said[256] = "";
@@ -47,6 +55,12 @@ tw_status twi_cudnn_check(twi_cuda_device *device, cudnnStatus_t status, const c
         /* A query that is allowed while capturing, and repeats the error of a device that is lost. */
         enum cudaStreamCaptureStatus capturing;
         TWI_TRY(twi_cuda_check(device, cudaStreamIsCapturing(device->stream, &capturing), call));
+    }
+    if (may_be_memory(status) && device->ordinal >= 0 && twi_cuda_is_full()) {
+        char text[512];
+        snprintf(text, sizeof text, "cuDNN: %.*s: %s%s%s", (int)strcspn(call, "("), call, cudnnGetErrorString(status),
+                 *said ? ", " : "", said);
+        return twi_cuda_out_of_memory(device, 0, text);
     }
     const meaning *m = find_meaning(status);
     return TWI_FAIL(m->becomes, "cuDNN: %.*s: %s%s%s; %s", (int)strcspn(call, "("), call, cudnnGetErrorString(status),

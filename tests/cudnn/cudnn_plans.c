@@ -79,10 +79,11 @@ static void print_device(FILE *file, int device) {
     for (int conv = 0; conv < conv_count; conv++) {
         char row[SURVEY_TYPES][512];
         for (int type = 0; type < SURVEY_TYPES; type++) print_row(row[type], device, type, conv);
-        const bool alike = strcmp(row[1], row[2]) == 0;
-        fprintf(file, "| %d | f32 |%s\n", conv + 1, row[0]);
-        fprintf(file, "| | %s |%s\n", alike ? "f16, bf16" : "f16", row[1]);
-        if (!alike) fprintf(file, "| | bf16 |%s\n", row[2]);
+        const bool alike = strcmp(row[TW_F16], row[TW_BF16]) == 0, tf32 = strcmp(row[TW_F32], row[SURVEY_TF32]) != 0;
+        fprintf(file, "| %d | %s |%s\n", conv + 1, tf32 ? "f32" : "f32, tf32", row[TW_F32]);
+        if (tf32) fprintf(file, "| | tf32 |%s\n", row[SURVEY_TF32]);
+        fprintf(file, "| | %s |%s\n", alike ? "f16, bf16" : "f16", row[TW_F16]);
+        if (!alike) fprintf(file, "| | bf16 |%s\n", row[TW_BF16]);
     }
 }
 
@@ -96,7 +97,8 @@ static void print_all(FILE *file) {
         "each. So this is what it builds, not what was run or timed.\n\n"
         "A cell is the number of the engine that is taken, the first of the heuristics' proposals that sums in f32 "
         "(and\n"
-        "for f32 without TF32), gives the same bits every time and fits 256 MiB of workspace; and the workspace, from\n"
+        "for f32 without TF32; tf32 is f32 whose products may take it), gives the same bits every time and fits 256 "
+        "MiB of workspace; and the workspace, from\n"
         "1 kB on. Weight gradients of half precision include their copy before it is widened. Every convolution of "
         "the\n"
         "four networks has a plan for every device, type and direction.\n\n"

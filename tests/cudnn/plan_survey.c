@@ -14,7 +14,8 @@
 
 const char *const survey_op[SURVEY_OPS] = {"conv2d.forward", "conv2d.forward_bias", "conv2d.forward_bias_relu",
                                            "conv2d.backward_data", "conv2d.backward_weights"};
-const char *const survey_type[SURVEY_TYPES] = {[TW_F32] = "f32", [TW_F16] = "f16", [TW_BF16] = "bf16"};
+const char *const survey_type[SURVEY_TYPES] = {
+    [TW_F32] = "f32", [TW_F16] = "f16", [TW_BF16] = "bf16", [SURVEY_TF32] = "tf32"};
 
 /* Limits and sizes are NVIDIA's published ones; clocks are about right and only steer the heuristics. */
 #define DEVICE(name, capability, processors, shared, threads, blocks, memory, cache)                                \
@@ -44,7 +45,8 @@ static void make_plan(twi_cuda_device *device, const network_conv *conv, int op,
     twi_call call;
     conv_check_call(&call, &conv->c, survey_op[op], NULL, NULL, op == 1 || op == 2 ? &anything : NULL, NULL);
     for (int o = 0; o < call.operand_count; o++)
-        if (call.operand[o].store == TWI_REAL) call.operand[o].dtype = (uint8_t)type;
+        if (call.operand[o].store == TWI_REAL) call.operand[o].dtype = (uint8_t)(type == SURVEY_TF32 ? TW_F32 : type);
+    call.tf32 = type == SURVEY_TF32;
     const twi_kernel kernel = {.name = survey_op[op]};
     twi_cuda_site site = {.family = &twi_cuda_cudnn, .kernel = &kernel, .device = device};
     if (twi_cuda_cudnn.prepare(&site, &call)) {

@@ -4,7 +4,8 @@
 
 #include "network_convs.h"
 
-enum { SURVEY_OPS = 5, SURVEY_TYPES = 3, SURVEY_DEVICES = 4 };
+/* Types are the dtypes that are planned, and f32 multiplied as TF32. */
+enum { SURVEY_OPS = 5, SURVEY_TF32 = 3, SURVEY_TYPES = 4, SURVEY_DEVICES = 4 };
 
 extern const char *const survey_op[SURVEY_OPS]; /* kernel names */
 extern const char *const survey_type[SURVEY_TYPES];

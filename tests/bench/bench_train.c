@@ -21,6 +21,7 @@ typedef struct settings {
     double seconds, warmup, rate;
     uint64_t seed;
     bool explain, autotune;
+    tw_precision precision;
 } settings;
 
 typedef struct bench {
@@ -127,6 +128,7 @@ static void start(bench *b) {
     check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = b->set.seed)), "build");
     tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
     options.train = train;
+    options.precision = b->set.precision;
     options.losses = &loss;
     options.loss_count = train;
     options.outputs = &b->logits;
@@ -273,6 +275,7 @@ static const char usage[] =
     "  --windows N       parts of that time, 1 to 100 (default: 10)\n"
     "  --opt OPTIMIZER   sgd (momentum 0.9) or adamw (default: sgd)\n"
     "  --lr RATE         the learning rate (default: 0.01)\n"
+    "  --precision NAME  f32, tf32, bf16, f16 or auto (default: f32)\n"
     "  --seed N          of the initial weights (default: 1)\n"
     "  --data KIND       resident: ready batches in host memory; u8: random bytes, gathered and normalised by a "
     "loader;\n"
@@ -314,15 +317,24 @@ static int whole(const char *text, int least, int most, const char *reason) {
     return (int)value;
 }
 
+static tw_precision precision(const char *text) {
+    for (int p = TW_PRECISION_F32; p <= TW_PRECISION_AUTO; p++)
+        if (strcmp(text, tw_precision_name((tw_precision)p)) == 0) return (tw_precision)p;
+    misuse("--precision is none of f32, tf32, bf16, f16 and auto", text);
+    return TW_PRECISION_F32;
+}
+
 static settings parse(int argc, char **argv) {
     static const struct option options[] = {
         {"device", 1, NULL, 'v'},  {"model", 1, NULL, 'm'},    {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},
         {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'},  {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'},
         {"opt", 1, NULL, 'p'},     {"seed", 1, NULL, 'r'},     {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},
-        {"explain", 0, NULL, 'e'}, {"autotune", 0, NULL, 'a'}, {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
+        {"explain", 0, NULL, 'e'}, {"autotune", 0, NULL, 'a'}, {"help", 0, NULL, 'h'},   {"precision", 1, NULL, 'c'},
+        {NULL, 0, NULL, 0}};
     static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
                              *const kinds[] = {"resident", "u8", "gather", NULL};
-    settings set = {"cpu", "lenet", "train", "sgd", "resident", 64, 1, 10, 5, 1, 0.01, 1, false, false};
+    settings set = {"cpu", "lenet", "train", "sgd", "resident",      64, 1, 10, 5, 1,
+                    0.01,  1,       false,   false, TW_PRECISION_F32};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'v')
             set.device = optarg;
@@ -342,6 +354,8 @@ static settings parse(int argc, char **argv) {
             set.windows = whole(optarg, 1, WINDOWS_MAX, "--windows is not a whole number from 1 to 100");
         else if (c == 'p')
             set.optimizer = choice(optarg, optimizers, "--opt is neither sgd nor adamw");
+        else if (c == 'c')
+            set.precision = precision(optarg);
         else if (c == 'd')
             set.data = choice(optarg, kinds, "--data is none of resident, u8 and gather");
         else if (c == 'l')

@@ -2,11 +2,12 @@
 """Measures bench_train beside PyTorch: every variant in turn, several rounds, medians, and the ratio to PyTorch's best.
 
 usage: beside_pytorch.py BENCH_TRAIN [--device NAME] [--python PYTHON] [--rounds N] [--seconds S] [--threads N]
-                         [--only MODEL:BATCH ...] [--bf16] [--limit S]
+                         [--only MODEL:BATCH ...] [--precision NAME ...] [--bf16] [--limit S]
 
 On the CPU PyTorch runs with memory kept (--malloc keep) and passive waiting, in both layouts; the better one counts. On a
 GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
-and normalises its own there. Both pick convolutions by trial. f32 is f32 in both, without TF32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
+and normalises its own there. Both pick convolutions by trial. f32 is f32 in both, without TF32; --precision names those of bench_train, each
+a row beside PyTorch's f32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
 not there, or does not see the GPU, bench_train is measured alone.
 
 A round is all workloads once. With --limit no process starts that late, and what was left out is said. Prints a Markdown
@@ -40,6 +41,7 @@ parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--seconds", type=float, default=3)
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--only", nargs="*")
+parser.add_argument("--precision", nargs="*", default=["f32"], help="of bench_train: f32, bf16, ...")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--limit", type=float, help="seconds for everything")
 options = parser.parse_args()
@@ -74,7 +76,8 @@ def variants(model, batch, with_torch):
     common = ["--model", model, "--batch", batch, "--threads", str(options.threads), "--seconds", str(options.seconds),
               "--warmup", str(min(1, options.seconds))]
     ways = ["--data", "gather", "--autotune"] if gpu else []
-    yield "talweg", [options.bench_train, "--device", options.device] + ways + common
+    for precision in options.precision:
+        yield "talweg " + precision, [options.bench_train, "--device", options.device, "--precision", precision] + ways + common
     if not with_torch:
         return
     torch = [options.python, torch_script, "--malloc", "keep", "--wait", "passive"] + common
@@ -97,12 +100,12 @@ def run(name, workload, command):
         if answer.returncode == 0:
             return json.loads(answer.stdout.strip().splitlines()[-1])
         reason = (answer.stderr.strip().splitlines() or ["exit status %d" % answer.returncode])[-1]
-        failed = failed or name == "talweg"
+        failed = failed or name.startswith("talweg")
     except subprocess.TimeoutExpired:
         reason = "cut: out of time"
     except (IndexError, ValueError):
         reason = "its last line is no JSON"
-        failed = failed or name == "talweg"
+        failed = failed or name.startswith("talweg")
     say("%s, %s: %s" % (workload, name, reason))
     return None
 
@@ -155,20 +158,23 @@ def table(results):
     yield row(*["---"] * (8 if gpu else 6))
     for workload, found in results.items():
         name = workload.replace(":", ", batch ")
-        ours = found.get("talweg")
-        if not ours:
-            yield row(name, "not measured")
-            continue
-        plain = {variant: rows for variant, rows in found.items() if variant != "talweg" and "bf16" not in variant}
+        plain = {variant: rows for variant, rows in found.items() if not variant.startswith("talweg") and "bf16" not in variant}
         best = max(plain, key=lambda variant: statistics.median(r["rate"] for r in plain[variant]), default=None)
         theirs = plain.get(best, [])
-        ratios = [a["rate"] / b["rate"] for a, b in zip(ours, theirs)]
-        pair = lambda key: "%s / %s" % (median_of(ours, key), median_of(theirs, key))
-        yield row(name, spread([r["rate"] for r in ours]),
-                  "%s (%s)" % (spread([r["rate"] for r in theirs]), best) if theirs else "-", spread(ratios) if ratios else "-",
-                  roofline(ours) if gpu else None, pair("host_us") if gpu else None, pair(memory), pair("first_step_s"))
+        for precision in options.precision:
+            ours = found.get("talweg " + precision)
+            label = name if precision == "f32" else "%s, %s" % (name, precision)
+            if not ours:
+                yield row(label, "not measured")
+                continue
+            ratios = [a["rate"] / b["rate"] for a, b in zip(ours, theirs)]
+            pair = lambda key: "%s / %s" % (median_of(ours, key), median_of(theirs, key))
+            yield row(label, spread([r["rate"] for r in ours]),
+                      "%s (%s)" % (spread([r["rate"] for r in theirs]), best) if theirs else "-",
+                      spread(ratios) if ratios else "-", roofline(ours) if gpu else None, pair("host_us") if gpu else None,
+                      pair(memory), pair("first_step_s"))
         for variant in found:
-            if "bf16" in variant:
+            if variant.startswith("pytorch") and "bf16" in variant:
                 yield row("%s, %s" % (name, variant), "", spread([r["rate"] for r in found[variant]]), "", "",
                           *("- / " + median_of(found[variant], key) for key in ("host_us", memory, "first_step_s")))
 
@@ -179,9 +185,9 @@ if reason:
 results, cut = measure(reason is None)
 if cut:
     say("left out, out of time: %s" % "; ".join(cut))
-names = {r["device_name"] for found in results.values() for r in found.get("talweg", [])}
+names = {r["device_name"] for found in results.values() for variant in found if variant.startswith("talweg") for r in found[variant]}
 versions = sorted({r["peer"] for found in results.values() for rows in found.values() for r in rows})
-print("%s on %s; %s; f32; medians of at most %d interleaved rounds of %g s" % (
+print("%s on %s; %s; PyTorch in f32; medians of at most %d interleaved rounds of %g s" % (
     options.device, ", ".join(sorted(names)) or "nothing", ", ".join(versions), options.rounds, options.seconds))
 print("\n".join(table(results)))
 sys.exit(failed)

@@ -215,12 +215,12 @@ static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_
     }
     if (least) return prepare_impl(site, least, main, tail);
     site->impl = NULL;
+    if (twi_cpu_has_halves(main)) return choose_f32(context, site, main, tail, workspace_limit);
     for (int o = 0; o < main->operand_count; o++)
         if (main->operand[o].lanes)
             return TWI_FAIL(TW_ERROR_INTERNAL,
                             "op kernel '%s': nothing takes samples side by side (%s); please report it", name,
                             reason ? reason : "none is registered");
-    if (twi_cpu_has_halves(main)) return choose_f32(context, site, main, tail, workspace_limit);
     if (!site->kernel->run)
         return TWI_FAIL(TW_ERROR_UNSUPPORTED, "op kernel '%s' has no implementation on the back end 'cpu' (%s)", name,
                         reason ? reason : "none is registered");
@@ -272,21 +272,27 @@ static bool cpu_takes(tw_context *context, const twi_kernel *kernel, const twi_c
            twi_cpu_find_impl(kernel->name, &wide, isa, NULL);
 }
 
+/* Who does the call; of halves that nobody computes on, it is the implementation of its f32 twin, made of it in wide. */
+static const twi_cpu_impl *impl_of(tw_context *context, const twi_kernel *kernel, const twi_call **call,
+                                   twi_call *wide) {
+    const twi_isa isa = isa_for(context, *call);
+    const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, *call, isa, NULL);
+    if (impl || !twi_cpu_has_halves(*call)) return impl;
+    *wide = twi_cpu_widened_call(*call);
+    *call = wide;
+    return twi_cpu_find_impl(kernel->name, wide, isa, NULL);
+}
+
 static int cpu_lanes(tw_context *context, const twi_kernel *kernel, const twi_call *call, int operand) {
-    twi_isa isa = isa_for(context, call);
-    const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, call, isa, NULL);
-    return impl && impl->lanes ? impl->lanes(call, isa, operand) : 0;
+    twi_call wide;
+    const twi_cpu_impl *impl = impl_of(context, kernel, &call, &wide);
+    return impl && impl->lanes ? impl->lanes(call, isa_for(context, call), operand) : 0;
 }
 
 static int64_t cpu_chunk_multiple(tw_context *context, const twi_kernel *kernel, const twi_call *call) {
-    twi_isa isa = isa_for(context, call);
-    const twi_cpu_impl *impl = twi_cpu_find_impl(kernel->name, call, isa, NULL);
-    const twi_call wide = twi_cpu_widened_call(call);
-    if (!impl && twi_cpu_has_halves(call)) {
-        impl = twi_cpu_find_impl(kernel->name, &wide, isa, NULL);
-        call = &wide;
-    }
-    return impl && impl->multiple ? impl->multiple(call, isa) : 1;
+    twi_call wide;
+    const twi_cpu_impl *impl = impl_of(context, kernel, &call, &wide);
+    return impl && impl->multiple ? impl->multiple(call, isa_for(context, call)) : 1;
 }
 
 const twi_backend twi_backend_cpu = {

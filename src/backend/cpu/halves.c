@@ -44,6 +44,14 @@ twi_call twi_cpu_widened_call(const twi_call *call) {
 
 /* ---- preparing ---- */
 
+/* Elements in memory: where samples lie side by side, of whole blocks of them. */
+static int64_t stored_count(const twi_operand *operand) {
+    const int64_t count = twi_shape_count(&operand->shape), lanes = operand->lanes;
+    if (!lanes) return count;
+    const int64_t samples = operand->shape.dim[0];
+    return (samples + lanes - 1) / lanes * lanes * (count / samples);
+}
+
 static size_t lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /* What steps that go by sample read as a whole are weights: no step writes them. */
@@ -75,8 +83,7 @@ static tw_status place(twi_cpu_site *site, widened *w, const twi_call *main) {
             site->partial_bytes[o] = w->f32.partial_bytes[o];
             continue;
         }
-        TWI_TRY(
-            twi_mul_size(&bytes, (size_t)twi_shape_count(&main->operand[o].shape), sizeof(float), "widened operand"));
+        TWI_TRY(twi_mul_size(&bytes, (size_t)stored_count(&main->operand[o]), sizeof(float), "widened operand"));
         bytes = lines(bytes);
         size_t *total = w->way[o] == WAY_SHARED ? &w->shared : &w->scratch;
         if (w->way[o] == WAY_SUM) site->partial_bytes[o] = w->f32.partial_bytes[o] ? w->f32.partial_bytes[o] : bytes;
@@ -109,7 +116,7 @@ static twi_call bind(const widened *w, const twi_call *call, const twi_cpu_works
 }
 
 static void widen(const widened *w, float *out, const twi_operand *operand) {
-    w->loops->widen(out, operand->data, (tw_dtype)operand->dtype, twi_shape_count(&operand->shape));
+    w->loops->widen(out, operand->data, (tw_dtype)operand->dtype, stored_count(operand));
 }
 
 static void begin(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -124,7 +131,7 @@ static void begin(const twi_cpu_site *site, const twi_call *call, const twi_cpu_
 /* The elements of an output that the call writes: all, or those of its part of the range. */
 static void narrow(const widened *w, const twi_call *call, int o, const float *values) {
     const twi_operand *operand = &call->operand[o];
-    int64_t count = twi_shape_count(&operand->shape), first = 0;
+    int64_t count = stored_count(operand), first = 0;
     if (call->kernel->split == TWI_BY_RANGE) {
         const int64_t each = count / call->kernel->range(call);
         first = call->begin * each;

@@ -61,6 +61,41 @@ static void three_networks_finish_within_less(void **state) {
         for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) fit_within(&settings[i], shares[k]);
 }
 
+/* What the context's cap leaves of the host's memory is planned with, whatever is to be done when memory runs out: without a cap, and
+ * under a share of what that took beside the data and the model. Of LeNet-5's, much is records that no plan counts. */
+static void fit_within_the_host(const setting *s, double share) {
+    size_t cap = 0;
+    for (int run = 0; run < 3; run++) {
+        tw_context *context;
+        tw_trainer *trainer;
+        CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 2)));
+        tw_dataset *data = open_data(context, s);
+        tw_model *model = open_model(context, s);
+        const size_t before = tw_context_get_memory(context).bytes;
+        tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
+        options.batch = s->batch;
+        options.on_out_of_memory = run == 1 ? TW_OUT_OF_MEMORY_STOP : TW_OUT_OF_MEMORY_FIT;
+        tw_context_set_memory_limit(context, cap);
+        CHECK_OK(tw_trainer_create(&trainer, model, &options));
+        CHECK_OK(tw_trainer_fit(trainer, data, data));
+        const size_t peak = tw_context_get_memory(context).peak;
+        assert_true(!cap || peak <= cap);
+        if (!run) cap = before + (size_t)(share * (double)(peak - before));
+        tw_trainer_destroy(trainer);
+        tw_dataset_destroy(data);
+        tw_model_destroy(model);
+        tw_context_destroy(context);
+    }
+}
+
+static void less_of_the_host_is_enough(void **state) {
+    (void)state;
+    static const setting nets[] = {{"ResNet-20", resnet20, 3, 16, 64, 70}, {"LeNet-5", lenet, 1, 28, 64, 150}};
+    if (check_device()) skip(); /* its memory is its own */
+    fit_within_the_host(&nets[0], 0.5);
+    fit_within_the_host(&nets[1], 0.7);
+}
+
 static tw_value *residuals(tw_model *model, tw_value *x) {
     for (int i = 0; i < 3; i++)
         x = tw_residual(model, x, i < 2 ? 16 : 24, TW_OPTIONS(residual, .stride = i < 2 ? 1 : 2));
@@ -281,6 +316,7 @@ int main(void) {
         cmocka_unit_test(a_fit_goes_on_from_where_memory_ran_out),
         with_context(or_stops_and_the_context_works),
         with_context(memory_that_is_refused_is_done_without),
+        cmocka_unit_test(less_of_the_host_is_enough),
         cmocka_unit_test(a_shorter_last_batch_fits_beside_a_whole_one),
         cmocka_unit_test(three_networks_finish_within_less),
     };

@@ -167,9 +167,60 @@ static void under_a_cap_the_plan_is_that_of_the_fit(void **state) {
         const size_t planned = capped(s, caps[i], true);
         assert_true(planned <= caps[i]);
         if (cpu)
-            assert_true(i || planned == peak); /* under a cap it measures in smaller batches, or there is no plan */
+            assert_true(i || planned); /* under less it measures in smaller batches, or there is no plan */
         else
             assert_int_equal(planned, capped(s, caps[i], false));
+    }
+}
+
+/* Of a fit under a memory limit: what is held at the peak, or 0 where it is refused; and what the context holds before. */
+static size_t limited(const scenario *s, size_t limit, bool plan_it, size_t *before, size_t *peak) {
+    tw_trainer_options options = s->trainer;
+    tw_context *context;
+    tw_trainer *trainer = NULL;
+    tw_plan *plan = NULL;
+    options.memory_limit = limit;
+    if (plan_it)
+        context = planning(0);
+    else
+        CHECK_OK(tw_context_create(&context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 2)));
+    tw_dataset *train = data_of(context, s->samples, s->floats),
+               *test = s->tested ? data_of(context, s->tested, s->floats) : NULL;
+    tw_model *model = network(context);
+    *before = tw_context_get_device_memory(context).bytes;
+    tw_status status = plan_it ? tw_plan_create(&plan, model,
+                                                TW_OPTIONS(plan, .trainer = &options, .samples = s->samples,
+                                                           .test_samples = s->tested, .floats = s->floats))
+                               : tw_trainer_create(&trainer, model, &options);
+    if (!plan_it && status == TW_OK) status = tw_trainer_fit(trainer, train, test);
+    if (status) CHECK_FAILS(status, TW_ERROR_OUT_OF_MEMORY, "cannot be kept: the least that batch");
+    *peak = tw_context_get_device_memory(context).peak;
+    tw_plan_destroy(plan);
+    tw_trainer_destroy(trainer);
+    tw_model_destroy(model);
+    tw_dataset_destroy(test);
+    tw_dataset_destroy(train);
+    tw_context_destroy(context);
+    return status ? 0 : *peak;
+}
+
+/* Resident sets, snapshots and slots included: nothing is taken beyond the limit, at no moment, whether the fit finishes or is refused. */
+static void a_memory_limit_holds_for_all_that_is_held(void **state) {
+    (void)state;
+    for (int i = 0; i < SCENARIOS; i++) {
+        const scenario *s = &scenarios[i];
+        const size_t peak = measured(s),
+                     limits[] = {peak, peak - 1, peak - peak / 8, peak - peak / 4, peak / 2, peak / 3};
+        for (size_t k = 0; k < sizeof limits / sizeof *limits; k++) {
+            size_t before, most, planned_most;
+            const size_t held = limited(s, limits[k], false, &before, &most);
+            if (held > limits[k] || most > (limits[k] > before ? limits[k] : before))
+                fail_msg("%s under %zu bytes: %zu held, %zu at most", s->name, limits[k], held, most);
+            if (k == 0 && !held) fail_msg("%s under what it takes, %zu bytes", s->name, peak);
+            const size_t planned = limited(s, limits[k], true, &before, &planned_most);
+            if (planned != held)
+                fail_msg("%s under %zu bytes: %zu planned, %zu held", s->name, limits[k], planned, held);
+        }
     }
 }
 
@@ -385,6 +436,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_planned_peak_is_what_is_measured),
         cmocka_unit_test(under_a_cap_the_plan_is_that_of_the_fit),
+        cmocka_unit_test(a_memory_limit_holds_for_all_that_is_held),
         cmocka_unit_test(a_model_can_be_planned_again),
         cmocka_unit_test(a_model_that_is_planned_has_no_weights),
         cmocka_unit_test(what_cannot_be_planned_says_so),

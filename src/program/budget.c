@@ -48,7 +48,7 @@ static size_t workspace_of(const tw_program *program) {
 /* ---- plans ---- */
 
 static bool fits(fitting *f) {
-    const size_t bytes = twi_program_bytes(f->program);
+    const size_t bytes = twi_program_bytes(f->program) + f->program->aside;
     if (bytes < f->floor) f->floor = bytes;
     return bytes <= f->limit;
 }
@@ -175,18 +175,21 @@ static tw_status recompute(fitting *f, bool *done) {
 static tw_status refuse(const fitting *f) {
     const tw_program *program = f->program;
     const twi_store_need need = twi_program_store_need(program);
-    const size_t fixed = need.parameters + need.gradients + need.state;
+    const size_t fixed = need.parameters + need.gradients + need.state + program->aside;
+    char data[TWI_QUANTITY_TEXT + sizeof ", resident data "] = "", most[TWI_QUANTITY_TEXT];
+    if (program->aside)
+        snprintf(data, sizeof data, ", resident data %s", twi_quantity((double)program->aside, "B", most));
     char limit[TWI_QUANTITY_TEXT], floor[TWI_QUANTITY_TEXT], parameters[TWI_QUANTITY_TEXT],
         gradients[TWI_QUANTITY_TEXT], state[TWI_QUANTITY_TEXT], rest[TWI_QUANTITY_TEXT];
     return TWI_FAIL(
         TW_ERROR_OUT_OF_MEMORY,
         "the memory limit of %s (%zu bytes) cannot be kept: the least that batch %lld%s was planned with is %s (%zu "
-        "bytes): parameters %s, gradients %s, optimizer %s, activations and workspaces %s; raise the limit, or use a "
+        "bytes): parameters %s, gradients %s, optimizer %s%s, activations and workspaces %s; raise the limit, or use a "
         "smaller batch or model",
         twi_quantity((double)f->limit, "B", limit), f->limit, (long long)program->batch,
         f->recompute == TW_RECOMPUTE_OFF && program->train ? ", without recomputation," : "",
         twi_quantity((double)f->floor, "B", floor), f->floor, twi_quantity((double)need.parameters, "B", parameters),
-        twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state),
+        twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state), data,
         twi_quantity((double)(f->floor - fixed), "B", rest));
 }
 

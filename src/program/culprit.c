@@ -75,6 +75,15 @@ static tw_status copy_buffers(search *s) {
     return TW_OK;
 }
 
+/* It borrows beside the plan, but not beyond the limit of the program that failed. */
+static tw_status check_limit(const tw_program *program, size_t bytes) {
+    const size_t held = twi_model_bytes(program->model) + program->aside;
+    if (!program->memory_limit || (held <= program->memory_limit && bytes <= program->memory_limit - held))
+        return TW_OK;
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "looking for what is not finite takes %zu bytes beyond the memory limit",
+                    bytes);
+}
+
 static tw_status make(search *s) {
     tw_program *check = s->check;
     tw_context *context = twi_program_context(check);
@@ -85,6 +94,7 @@ static tw_status make(search *s) {
     TWI_TRY(twi_pass_choose(check));
     TWI_TRY(twi_pass_memory_plan(check));
     TWI_TRY(twi_mul_size(&scratch, check->worker_bytes, (size_t)context->backend->workers(context), "worker scratch"));
+    TWI_TRY(check_limit(s->program, check->arena_bytes + scratch + 2));
     TWI_TRY(context->backend->get(context, &check->arena, check->arena_bytes + 1, "arena of a checking program"));
     TWI_TRY(context->backend->get(context, &check->scratch, scratch + 1, "scratch of a checking program"));
     return twi_pass_prepare(check);

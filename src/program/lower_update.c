@@ -180,11 +180,6 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     twi_store *store = &program->model->store;
     TWI_TRY(twi_optimizer_check(options));
     const twi_moments moments = program->moments;
-    if (!program->plan_only) {
-        TWI_TRY(twi_store_need_gradients(store));
-        TWI_TRY(twi_store_need_moments(store, moments));
-    }
-
     twi_schedule_attrs *schedule;
     twi_update_attrs *update;
     TWI_TRY(twi_program_block(program, &schedule, sizeof *schedule, "schedule"));

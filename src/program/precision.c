@@ -250,11 +250,7 @@ static tw_status rewrite(tw_program *program, const twi_step *steps, int count) 
         TWI_TRY(push(program, &step));
     }
     for (int i = 0; i < program->step_count; i++) TWI_TRY(pair_flat(program, &program->step[i]));
-    TWI_TRY(twi_lower_segments_again(program));
-    if (program->plan_only) return TW_OK;
-    if (program->half_weights) TWI_TRY(twi_store_need_half_weights(&program->model->store, program->half));
-    if (program->half_gradients) TWI_TRY(twi_store_need_half_gradients(&program->model->store, program->half));
-    return TW_OK;
+    return twi_lower_segments_again(program);
 }
 
 tw_status twi_pass_precision(tw_program *program, const tw_program_options *options) {

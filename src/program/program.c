@@ -1,4 +1,4 @@
-/* Programs as objects: checks of what is asked for, the passes in order, the shared arena. */
+/* Programs as objects: checks of what is asked for, the passes in order, and the memory that comes of the plan. */
 #include "program.h"
 #include "base/options.h"
 #include "update.h"
@@ -57,73 +57,6 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
     return TW_OK;
 }
 
-typedef struct shared {
-    void **memory;
-    size_t *held, wanted;
-    const char *name;
-} shared;
-
-static bool grows(const shared *s) { return !*s->memory || s->wanted > *s->held; }
-
-static bool has_room(const tw_program *program) {
-    const tw_model *model = program->model;
-    return program->arena_bytes <= model->arena_bytes && twi_program_scratch_bytes(program) <= model->scratch_bytes;
-}
-
-/* What programs held there is gone. */
-static void unbind_all(tw_model *model) {
-    model->arena_user = NULL;
-    for (tw_program *other = model->programs; other; other = other->next) twi_program_unprepare(other);
-}
-
-/* Would old and new memory side by side be more than the limit that the program was planned for? */
-static bool too_much_beside(const tw_program *program, const shared *part, int count) {
-    size_t bytes = twi_model_bytes(program->model);
-    for (int i = 0; i < count; i++) bytes += grows(&part[i]) ? part[i].wanted : 0;
-    return program->memory_limit && bytes > program->memory_limit;
-}
-
-/* The model's arena and scratch grow to what this program needs; then every program is bound anew. Where that fails, the
- * others are bound when they are fed or run next. */
-tw_status twi_program_share_arena(tw_program *program) {
-    tw_model *model = program->model;
-    tw_context *context = model->context;
-    shared part[] = {{&model->arena, &model->arena_bytes, program->arena_bytes, "activation arena"},
-                     {&model->scratch, &model->scratch_bytes, 0, "worker scratch"}};
-    enum { PARTS = sizeof part / sizeof *part };
-    TWI_TRY(twi_mul_size(&part[1].wanted, program->worker_bytes, (size_t)context->backend->workers(context),
-                         "worker scratch"));
-    void *larger[PARTS] = {NULL};
-    tw_status status = TW_OK;
-    if (too_much_beside(program, part, PARTS)) {
-        unbind_all(model);
-        for (int i = 0; i < PARTS; i++) {
-            if (!grows(&part[i])) continue;
-            context->backend->put(context, *part[i].memory);
-            *part[i].memory = NULL;
-            *part[i].held = 0;
-        }
-    }
-    for (int i = 0; i < PARTS && status == TW_OK; i++)
-        if (grows(&part[i]))
-            status = context->backend->get(context, &larger[i], part[i].wanted ? part[i].wanted : 1, part[i].name);
-    if (status) { /* nothing has moved */
-        context->backend->put(context, larger[0]);
-        return status;
-    }
-    const bool moved = larger[0] || larger[1];
-    if (moved) unbind_all(model);
-    for (int i = 0; i < PARTS; i++) {
-        if (!larger[i]) continue;
-        context->backend->put(context, *part[i].memory);
-        *part[i].memory = larger[i];
-        *part[i].held = part[i].wanted;
-    }
-    for (tw_program *other = model->programs; moved && other; other = other->next)
-        if (!other->plan_only && has_room(other)) TWI_TRY(twi_pass_prepare(other));
-    return twi_pass_prepare(program);
-}
-
 /* As large as the largest value that is fed or read. */
 static tw_status get_staging(tw_program *program) {
     size_t bytes = 0;
@@ -148,6 +81,20 @@ static tw_status record(tw_program *program, tw_pass pass) {
     return program->record ? twi_program_write_dump(program, pass) : TW_OK;
 }
 
+/* All that was planned, once it is known that the limit allows it. */
+static tw_status take_memory(tw_program *program, const tw_program_options *options) {
+    twi_store *store = &program->model->store;
+    twi_program_make_room(program);
+    if (program->train) TWI_TRY(twi_store_need_gradients(store));
+    if (program->accumulate) TWI_TRY(twi_store_need_gradient_sums(store));
+    if (options->optimizer) TWI_TRY(twi_store_need_moments(store, program->moments));
+    if (program->half_weights) TWI_TRY(twi_store_need_half_weights(store, program->half));
+    if (program->half_gradients) TWI_TRY(twi_store_need_half_gradients(store, program->half));
+    TWI_TRY(twi_slots_take_memory(program));
+    TWI_TRY(twi_source_take_numbers(program));
+    return twi_program_share_arena(program);
+}
+
 static tw_status compile(tw_program *program, const tw_program_options *options) {
     TWI_TRY(twi_pass_lower(program, options));
     TWI_TRY(record(program, TW_PASS_LOWER));
@@ -162,7 +109,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
         TWI_TRY(get_staging(program));
         TWI_TRY(twi_program_plan_row(program, options));
     }
-    tw_status status = twi_program_share_arena(program);
+    tw_status status = take_memory(program, options);
     return status == TW_ERROR_OUT_OF_MEMORY ? twi_program_tell_need(program, status) : status;
 }
 
@@ -181,10 +128,6 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
     for (int i = 0; i < options->loss_count; i++)
         program->loss[i] =
             (tw_loss){options->losses[i].value, options->losses[i].weight != 0 ? options->losses[i].weight : 1};
-    if (!program->plan_only) {
-        if (options->train) TWI_TRY(twi_store_need_gradients(&model->store));
-        if (options->accumulate) TWI_TRY(twi_store_need_gradient_sums(&model->store));
-    }
     tw_status guarded = twi_guard_open(program, options);
     if (guarded) return twi_fail_within(guarded, "tw_program_create");
     if (options->source) TWI_TRY(twi_source_open(program, options->source));
@@ -193,7 +136,7 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
 }
 
 tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options,
-                             bool streamed) {
+                             bool streamed, size_t aside) {
     if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: out is NULL");
     *out = NULL;
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: model is NULL");
@@ -223,6 +166,7 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
     program->plan_only = chosen.plan_only;
     program->workspace_limit = TWI_NO_LIMIT;
     program->memory_limit = chosen.memory_limit;
+    program->aside = aside;
     if (chosen.optimizer) program->moments = twi_optimizer_moments(chosen.optimizer);
     status = start(program, &chosen, streamed);
     program->next = model->programs;
@@ -236,7 +180,7 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
 }
 
 tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options) {
-    return twi_program_create(out, model, batch, options, false);
+    return twi_program_create(out, model, batch, options, false, 0);
 }
 
 void tw_program_destroy(tw_program *program) {

@@ -135,6 +135,7 @@ struct tw_program {
     void *blocks;             /* attribute structs made by lowering: see twi_program_block */
     double fused_bytes;       /* saved by fusion */
     size_t memory_limit;      /* of its options; 0: none */
+    size_t aside;             /* of that, what is kept for others than the model: a trainer's resident sets */
     size_t workspace_limit;   /* bytes that an implementation's workspace should not exceed; TWI_NO_LIMIT */
     twi_recomputed recomputed;
     size_t arena_bytes, worker_bytes, scratch_offset;
@@ -223,13 +224,20 @@ tw_status twi_program_plan(tw_program *program, const tw_program_options *option
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
-/* program.c: makes the model's arena and scratch as large as the program needs, and binds it. Where old and new would together break its
- * memory_limit, the old go first: if there is then no memory, programs have none until one of them is fed or run. */
+/* share.c: makes the model's arena and scratch as large as its programs need, and binds this one. Where old and new would together break
+ * its memory_limit, the old go first: if there is then no memory, programs have none until one of them is fed or run. */
 tw_status twi_program_share_arena(tw_program *program);
+/* Gives back, before more is taken for a planned program, what of an earlier, larger one would break its memory_limit. */
+void twi_program_make_room(const tw_program *program);
+/* Gives arena and scratch back where they are larger than what the programs that are left need: who comes next asks for them again. */
+void twi_model_trim(tw_model *model);
 
 /* source.c: what a program gathers itself. Errors: ARGUMENT, MISMATCH. */
 tw_status twi_source_open(tw_program *program, const tw_source_options *source);
 void twi_source_close(tw_program *program);
+/* What its normalisation means, in device memory, once the program is planned; and the bytes of that. */
+tw_status twi_source_take_numbers(tw_program *program);
+size_t twi_source_bytes(const tw_program *program);
 static inline bool twi_program_gathers(const tw_program *program, const tw_value *value) {
     return program->source.resident && (value == program->source.images || value == program->source.labels);
 }
@@ -245,8 +253,10 @@ void twi_source_resume(const tw_program *program, uint64_t position);
 /* slots.c: inputs that are streamed. open: if the back end can. */
 tw_status twi_slots_open(tw_program *program);
 void twi_slots_close(tw_program *program);
-/* Slots of an input that has its buffer, and the step that takes it from them. */
+/* The step that takes an input, which has its buffer, from its slots; and their memory, once the program is planned. */
 tw_status twi_lower_take(tw_program *program, const tw_value *value);
+tw_status twi_slots_take_memory(tw_program *program);
+size_t twi_slots_bytes(const tw_program *program);
 /* After a run: the next one takes the other slots, which have to be filled for it. */
 void twi_slots_advance(tw_program *program);
 
@@ -264,16 +274,19 @@ tw_status twi_lower_segments_again(tw_program *program);
 
 /* Of a planned program, with the store, the arena and the scratch of its model as they will be. */
 size_t twi_program_bytes(const tw_program *program);
+/* Slots of what it is fed, and what its normalisation means. */
+size_t twi_program_input_bytes(const tw_program *program);
 /* Of all workers. */
 size_t twi_program_scratch_bytes(const tw_program *program);
 typedef struct twi_store_need {
-    size_t parameters, gradients, state; /* bytes; buffers and their shadows count as parameters, sums as gradients */
+    /* Bytes; buffers and their shadows count as parameters, sums as gradients, a snapshot as state. */
+    size_t parameters, gradients, state, control;
 } twi_store_need;
 twi_store_need twi_program_store_need(const tw_program *program);
 /* What a model and its programs hold now. */
 size_t twi_model_bytes(const tw_model *model);
-/* Gives arena and scratch back where no program is left that needs them. */
-void twi_model_trim(tw_model *model);
+/* The arena and the scratch that the model's programs share, as the largest of them and one more (NULL: none) need them. */
+void twi_model_shared_need(const tw_model *model, const tw_program *also, size_t *arena, size_t *scratch);
 /* Puts what the planned program needs before a failure that says there is not as much; returns the status. */
 tw_status twi_program_tell_need(const tw_program *program, tw_status status);
 
@@ -329,7 +342,7 @@ tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void 
 tw_status twi_program_explain_fault(const tw_program *program, const twi_control *control);
 
 /* tw_program_create. streamed: its inputs will be fed anew before every run, beside those under way where the back end can. */
-tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options, bool streamed);
+tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options, bool streamed, size_t aside);
 /* Bytes of an input as it is fed: as its buffer is stored, but in slots, which hold f32. */
 size_t twi_program_fed_bytes(const tw_program *program, int buffer);
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */

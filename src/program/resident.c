@@ -2,12 +2,6 @@
  * batches from one is in source.c. */
 #include "resident.h"
 
-/* Of the memory that is free on the device, what stays free: graphs and kernels take some when they are first run. */
-static size_t reserve(size_t device_bytes) {
-    const size_t most = (size_t)64 << 20, share = device_bytes / 32;
-    return share < most ? share : most;
-}
-
 static tw_status copy(tw_resident *resident, int index, const void *host, size_t bytes, const char *what) {
     tw_context *context = resident->context;
     TWI_TRY(context->backend->get(context, &resident->copies[index], bytes, what));
@@ -22,21 +16,10 @@ static size_t image_bytes(const tw_resident *resident) {
            tw_dtype_size(kind->dtype);
 }
 
-tw_status twi_resident_weigh(const tw_resident *resident, size_t *needs, size_t *left) {
-    tw_context *context = resident->context;
-    const twi_backend *backend = context->backend;
-    *needs = index_bytes(resident);
-    *left = SIZE_MAX;
-    if (backend->host_memory) return TW_OK;
-    TWI_TRY(twi_add_size(needs, image_bytes(resident), 2 * index_bytes(resident), "resident set"));
-    tw_device_info info = {0};
-    TWI_TRY(backend->describe(context, &info));
-    const size_t kept = reserve(info.memory_bytes);
-    if (info.memory_bytes) *left = info.free_bytes > kept ? info.free_bytes - kept : 0;
-    const tw_memory_stats held = tw_context_get_device_memory(context);
-    const size_t allowed = held.limit > held.bytes ? held.limit - held.bytes : 0;
-    if (held.limit && allowed < *left) *left = allowed;
-    return TW_OK;
+tw_status twi_resident_weigh(const tw_resident *resident, size_t *out) {
+    *out = index_bytes(resident); /* its order, where the samples are read in place */
+    if (resident->context->backend->host_memory) return TW_OK;
+    return twi_add_size(out, image_bytes(resident), 2 * index_bytes(resident), "resident set");
 }
 
 tw_status twi_resident_place(tw_resident *resident) {

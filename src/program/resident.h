@@ -19,9 +19,8 @@ struct tw_resident {
  * caller's arrays must live until it is placed, or, where the device reads them in place, as long as it does. */
 tw_status twi_resident_describe(tw_resident **out, tw_context *context, tw_dtype dtype, const void *images, int64_t count,
                                 int channels, int height, int width, const int32_t *labels);
-/* Bytes of the device that placing it takes, and those that are left: within the context's limit, and of the device itself
- * less what CUDA may want for its own. SIZE_MAX where nothing is known. Errors: DEVICE. */
-tw_status twi_resident_weigh(const tw_resident *resident, size_t *needs, size_t *left);
+/* Bytes of the device that placing it takes. Errors: UNSUPPORTED (they cannot be counted). */
+tw_status twi_resident_weigh(const tw_resident *resident, size_t *out);
 /* Takes that memory, and puts samples and labels there. Errors: OUT_OF_MEMORY, DEVICE. */
 tw_status twi_resident_place(tw_resident *resident);
 

@@ -18,12 +18,31 @@ void twi_slots_close(tw_program *program) {
     twi_put(context->memory, program->slots);
 }
 
+static bool is_taken(const tw_program *program, int value) {
+    return program->model->graph.value[value]->kind == TWI_VALUE_INPUT && program->value_buffer[value] >= 0 &&
+           !twi_program_gathers(program, program->model->graph.value[value]);
+}
+
+size_t twi_slots_bytes(const tw_program *program) {
+    size_t bytes = 0;
+    for (int v = 0; program->slots && v < program->value_count; v++)
+        if (is_taken(program, v)) bytes += TWI_SLOTS * twi_program_fed_bytes(program, program->value_buffer[v]);
+    return bytes;
+}
+
+tw_status twi_slots_take_memory(tw_program *program) {
+    tw_context *context = twi_program_context(program);
+    for (int v = 0; program->slots && v < program->value_count; v++)
+        for (int i = 0; is_taken(program, v) && i < TWI_SLOTS; i++)
+            TWI_TRY(context->backend->get(context, &program->slots[v].memory[i],
+                                          twi_program_fed_bytes(program, program->value_buffer[v]), "slots of inputs"));
+    return TW_OK;
+}
+
 tw_status twi_lower_take(tw_program *program, const tw_value *value) {
     static const char *const kernels[] = {[TWI_REAL] = "feed.values", [TWI_I32] = "feed.labels"};
     static const char *const names[TWI_SLOTS] = {"slot 0", "slot 1"};
-    tw_context *context = twi_program_context(program);
     const int input = program->value_buffer[value->id];
-    const size_t bytes = twi_program_fed_bytes(program, input);
     int operands[TWI_SLOTS + 1] = {[TWI_SLOTS] = input};
     const twi_kernel *take;
     for (int i = 0; i < TWI_SLOTS; i++) {
@@ -35,7 +54,6 @@ tw_status twi_lower_take(tw_program *program, const tw_value *value) {
                                  .flat = memory,
                                  .batched = true,
                                  .parameter = -1};
-        if (!program->plan_only) TWI_TRY(context->backend->get(context, memory, bytes, "slots of inputs"));
         TWI_TRY(twi_program_add_buffer(program, &slot, &operands[i]));
     }
     TWI_TRY(twi_program_kernel(program, kernels[value->store], &take));

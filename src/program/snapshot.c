@@ -19,6 +19,23 @@ static void list_pairs(twi_store *store, twi_moments moments, pair out[PAIRS]) {
                             m >= moments.first && m < moments.first + moments.count};
 }
 
+void twi_snapshot_want(twi_store *store, bool wanted, twi_moments moments) {
+    store->snapshot.wanted = wanted;
+    store->snapshot.moments = moments;
+}
+
+size_t twi_snapshot_bytes(const twi_store *store, bool wanted) {
+    const twi_snapshot *s = &store->snapshot;
+    size_t bytes = 0;
+    const bool all = wanted && s->wanted;
+    if (all || s->weights) bytes += twi_store_array_bytes(store, store->learned_count);
+    if (all || s->buffers) bytes += twi_store_array_bytes(store, store->buffer_count);
+    for (int m = 0; m < TWI_MOMENTS; m++)
+        if (s->moment[m] || (all && m >= s->moments.first && m < s->moments.first + s->moments.count))
+            bytes += twi_store_array_bytes(store, store->learned_count);
+    return bytes;
+}
+
 tw_status twi_snapshot_open(twi_store *store, twi_moments moments) {
     pair pairs[PAIRS];
     list_pairs(store, moments, pairs);

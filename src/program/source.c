@@ -55,11 +55,19 @@ static tw_status check_source(const tw_model *model, const tw_source_options *so
 
 /* ---- a program's source ---- */
 
-static tw_status make_numbers(tw_program *program) {
+static size_t count_numbers(const tw_program *program) {
+    const twi_sample_kind *kind = &program->samples;
+    return program->source.resident ? (size_t)kind->channels * (size_t)twi_pixel_numbers(kind->dtype) : 0;
+}
+
+size_t twi_source_bytes(const tw_program *program) { return count_numbers(program) * sizeof(float); }
+
+tw_status twi_source_take_numbers(tw_program *program) {
     tw_context *context = twi_program_context(program);
     const twi_sample_kind *kind = &program->samples;
-    const size_t count = (size_t)kind->channels * (size_t)twi_pixel_numbers(kind->dtype);
+    const size_t count = count_numbers(program);
     float *numbers;
+    if (!count) return TW_OK;
     TWI_TRY(context->backend->get(context, &program->pixel_numbers, count * sizeof *numbers, "normalisation"));
     TWI_TRY(twi_get(context->memory, &numbers, count, sizeof *numbers, "normalisation"));
     twi_pixel_fill(numbers, kind->dtype, kind->channels, &program->source.normalization);
@@ -73,7 +81,7 @@ tw_status twi_source_open(tw_program *program, const tw_source_options *source) 
     if (status) return twi_fail_within(status, "tw_program_create");
     program->source = *source;
     program->samples = source->resident->kind;
-    return program->plan_only ? TW_OK : make_numbers(program);
+    return TW_OK;
 }
 
 void twi_source_close(tw_program *program) {

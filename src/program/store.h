@@ -50,6 +50,8 @@ typedef struct twi_snapshot_mark {
 /* What a model can go back to: snapshot.h. */
 typedef struct twi_snapshot {
     void *weights, *buffers, *moment[TWI_MOMENTS];
+    bool wanted;         /* there will be one, of these moments too: plans count it before it is there */
+    twi_moments moments;
     twi_snapshot_mark at;
 } twi_snapshot;
 
@@ -89,6 +91,10 @@ tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *i
 tw_status twi_store_add_alias(twi_store *store, const char *name, int index);
 /* Allocates the flat arrays and draws the initial values. */
 tw_status twi_store_build(twi_store *store, uint64_t seed);
+/* Bytes of the device that a flat array of so many elements takes. */
+static inline size_t twi_store_array_bytes(const twi_store *store, int64_t count) {
+    return count ? (size_t)count * store->real_size : 1; /* an empty one is there, too */
+}
 tw_status twi_store_need_gradients(twi_store *store);
 tw_status twi_store_need_gradient_sums(twi_store *store);
 tw_status twi_store_need_half_weights(twi_store *store, tw_dtype half);

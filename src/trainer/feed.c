@@ -2,7 +2,7 @@
  * brings them their samples. Without loader threads the data set is resident and the programs gather their batches, a
  * chunk at a time, on the threads that run them; otherwise, and where it does not fit the device's memory, a loader makes
  * batches ahead. The numbers are the same. */
-#include "trainer.h"
+#include "room.h"
 #include "base/text.h"
 #include "data/order.h"
 #include "program/resident.h"
@@ -109,6 +109,33 @@ static int64_t full_batch(const twi_feed *feed) {
     return feed->use == TWI_USE_TRAIN ? twi_trainer_run_batch(feed->trainer) : feed->trainer->options.evaluation_batch;
 }
 
+/* ---- memory of the set ---- */
+
+/* What the slots of programs that are fed would take: images in f32 and labels, of a batch and of the last one. */
+static size_t slot_bytes(const twi_feed *feed) {
+    const int64_t batch = feed->batch, rest = feed->samples % batch;
+    const int64_t samples = (feed->samples >= batch ? batch : 0) + rest;
+    const int64_t sample = twi_shape_count_from(&feed->trainer->input->shape, 1) + 1;
+    return (size_t)(TWI_SLOTS * samples * sample) * sizeof(float);
+}
+
+/* So much of the trainer's limit is the set's, and so much of that is there. */
+static void put_aside(twi_feed *feed, size_t aside, size_t placed) {
+    tw_trainer *trainer = feed->trainer;
+    trainer->aside += aside - feed->aside;
+    trainer->placed += placed - feed->placed;
+    feed->aside = aside;
+    feed->placed = placed;
+}
+
+static tw_status expect_set(twi_feed *feed) {
+    size_t needs;
+    TWI_TRY(twi_resident_weigh(feed->resident, &needs));
+    feed->certain = feed->resident->context->backend->host_memory || needs <= slot_bytes(feed);
+    if (feed->certain) put_aside(feed, needs, 0);
+    return TW_OK;
+}
+
 static void drop_programs(twi_feed *feed) {
     twi_trainer_let_go(feed->trainer, feed->full);
     twi_trainer_let_go(feed->trainer, feed->short_last);
@@ -149,7 +176,7 @@ static tw_status hold_smaller(twi_feed *feed, int workers) {
     }
 }
 
-static tw_status prepare(twi_feed *feed) {
+static tw_status describe(twi_feed *feed) {
     const tw_trainer_options *o = &feed->trainer->options;
     const int64_t batch = feed->use == TWI_USE_TRAIN ? o->batch : o->evaluation_batch,
                   count = tw_dataset_count(feed->dataset);
@@ -158,14 +185,16 @@ static tw_status prepare(twi_feed *feed) {
     if (!feed->samples)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "drop_last leaves no batch: batch is %lld, the data set has %lld samples",
                         (long long)batch, (long long)count);
-    if (!o->workers) TWI_TRY(describe_resident(feed));
-    return hold_smaller(feed, o->workers);
+    if (o->workers) return TW_OK;
+    TWI_TRY(describe_resident(feed));
+    return expect_set(feed);
 }
 
 static void let_go(twi_feed *feed) {
     drop_programs(feed);
     tw_resident_destroy(feed->resident);
     feed->resident = NULL;
+    put_aside(feed, 0, 0);
     twi_put(feed->trainer->memory, feed->order);
     feed->order = NULL;
 }
@@ -182,23 +211,8 @@ static tw_status stream_instead(twi_feed *feed, const char *why) {
     return hold_smaller(feed, workers);
 }
 
-/* What the slots of programs that are fed would take: images in f32 and labels, of a batch and of the last one. */
-static size_t slot_bytes(const twi_feed *feed) {
-    const int64_t batch = feed->batch, rest = feed->samples % batch;
-    const int64_t samples = (feed->samples >= batch ? batch : 0) + rest;
-    const int64_t sample = twi_shape_count_from(&feed->trainer->input->shape, 1) + 1;
-    return (size_t)(TWI_SLOTS * samples * sample) * sizeof(float);
-}
-
-size_t twi_feed_least(const twi_feed *feed) {
-    size_t needs, left;
-    if (!feed->resident || twi_resident_weigh(feed->resident, &needs, &left)) return 0;
-    const size_t slots = slot_bytes(feed);
-    return needs < slots ? needs : slots;
-}
-
 /* A set that takes no more than slots would, so that to stream it is no help. */
-static tw_status place_small(twi_feed *feed) {
+static tw_status place_small(twi_feed *feed, size_t needs) {
     for (;;) {
         tw_status status = twi_resident_place(feed->resident);
         if (status != TW_ERROR_OUT_OF_MEMORY || feed->use == TWI_USE_TRAIN) return status;
@@ -208,60 +222,71 @@ static tw_status place_small(twi_feed *feed) {
         }
         let_go(feed);
         TWI_TRY(describe_resident(feed));
+        put_aside(feed, needs, 0);
         TWI_TRY(hold_smaller(feed, 0));
     }
 }
 
+/* Beside what the other set, which is not there yet, will take at least. */
 static tw_status place(twi_feed *feed, size_t spare) {
-    tw_context *context = tw_model_get_context(feed->trainer->model);
     char why[WHY_TEXT], wanted[TWI_QUANTITY_TEXT], room[TWI_QUANTITY_TEXT];
-    size_t needs, left;
+    size_t needs;
     if (!feed->resident) return TW_OK;
-    TWI_TRY(twi_resident_weigh(feed->resident, &needs, &left));
-    if (context->backend->host_memory || needs <= slot_bytes(feed)) return place_small(feed);
-    if (needs > left || left - needs < spare) {
+    TWI_TRY(twi_resident_weigh(feed->resident, &needs));
+    const size_t left = feed->certain ? SIZE_MAX : twi_room_left(feed->trainer);
+    if (!feed->certain && (needs > left || left - needs < spare)) {
         snprintf(why, sizeof why, "resident they take %s, and %s are left beside the programs",
                  twi_quantity((double)needs, "B", wanted), twi_quantity((double)left, "B", room));
         return stream_instead(feed, why);
     }
-    tw_status status = twi_resident_place(feed->resident);
-    if (status != TW_ERROR_OUT_OF_MEMORY) return status;
+    tw_status status = feed->certain ? place_small(feed, needs) : twi_resident_place(feed->resident);
+    if (status == TW_OK) put_aside(feed, needs, needs);
+    if (status != TW_ERROR_OUT_OF_MEMORY || feed->certain) return status;
     snprintf(why, sizeof why, "%s", tw_last_error());
     tw_clear_error();
     return stream_instead(feed, why);
 }
 
-tw_status twi_feed_prepare(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
+/* ---- opening and closing ---- */
+
+static tw_status begin(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
     *feed = (twi_feed){.trainer = trainer, .dataset = dataset, .use = use};
-    tw_status status = prepare(feed);
-    if (status) twi_feed_close(feed);
-    return status;
+    return describe(feed);
 }
 
-tw_status twi_feed_place(twi_feed *feed, size_t spare) {
-    tw_context *context = tw_model_get_context(feed->trainer->model);
-    tw_status status = place(feed, spare);
-    if (status) {
-        twi_feed_close(feed);
-        return status;
-    }
-    twi_log_line(&context->log, TW_LOG_DEBUG, "feed: %lld samples, %s", (long long)tw_dataset_count(feed->dataset),
+static tw_status prepare(twi_feed *feed) { return hold_smaller(feed, feed->trainer->options.workers); }
+
+static tw_status finish(twi_feed *feed, size_t spare) {
+    TWI_TRY(place(feed, spare));
+    twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_DEBUG, "feed: %lld samples, %s",
+                 (long long)tw_dataset_count(feed->dataset),
                  feed->resident ? "resident, gathered by the program" : "batches made by a loader");
     return TW_OK;
 }
 
+/* Slots at least, where it is not known to be resident. */
+static size_t least_bytes(const twi_feed *feed) { return feed->resident && !feed->certain ? slot_bytes(feed) : 0; }
+
 tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set,
                             const tw_dataset *test_set) {
-    TWI_TRY(twi_feed_prepare(train, trainer, TWI_USE_TRAIN, train_set)); /* programs first: sets can be streamed */
-    if (test_set) TWI_TRY(twi_feed_prepare(test, trainer, TWI_USE_EVALUATE, test_set));
+    TWI_TRY(begin(train, trainer, TWI_USE_TRAIN, train_set));
+    if (test_set) TWI_TRY(begin(test, trainer, TWI_USE_EVALUATE, test_set));
+    trainer->expected = trainer->aside;
+    trainer->gathers = train->certain;
+    TWI_TRY(prepare(train)); /* programs first: sets can be streamed */
+    if (test_set) TWI_TRY(prepare(test));
     TWI_TRY(twi_recovery_begin(trainer, trainer->loaded));
-    TWI_TRY(twi_feed_place(train, test_set ? twi_feed_least(test) : 0));
-    return test_set ? twi_feed_place(test, 0) : TW_OK;
+    TWI_TRY(finish(train, test_set ? least_bytes(test) : 0));
+    return test_set ? finish(test, 0) : TW_OK;
 }
 
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset) {
-    TWI_TRY(twi_feed_prepare(feed, trainer, use, dataset));
-    return twi_feed_place(feed, 0);
+    twi_room_enter(trainer);
+    tw_status status = begin(feed, trainer, use, dataset);
+    if (status == TW_OK) status = prepare(feed);
+    if (status == TW_OK) status = finish(feed, 0);
+    if (status) twi_feed_close(feed);
+    return status;
 }
 
 void twi_feed_close(twi_feed *feed) {

@@ -21,6 +21,11 @@ static tw_value *value_at(const tw_trainer *trainer, size_t offset) {
     return *(tw_value *const *)(const void *)((const char *)trainer + offset);
 }
 
+/* Of the limit, what is not the model's. Plans that are not made yet keep what the sets will take that are not open. */
+static size_t aside_of(const tw_trainer *trainer, bool plan_only) {
+    return plan_only && trainer->expected > trainer->aside ? trainer->expected : trainer->aside;
+}
+
 static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source, bool plan_only,
                       tw_program **out) {
     const recipe *r = &recipes[use];
@@ -48,7 +53,8 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
     options.precision = trainer->options.precision;
     options.precision_rules = trainer->options.precision_rules;
     options.precision_rule_count = trainer->options.precision_rule_count;
-    return twi_program_create(out, trainer->model, batch, &options, !source);
+    const bool streamed = plan_only ? !trainer->gathers : !source;
+    return twi_program_create(out, trainer->model, batch, &options, streamed, aside_of(trainer, plan_only));
 }
 
 /* Room to read the results of a batch into. */

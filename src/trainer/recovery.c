@@ -75,6 +75,10 @@ static bool rolls_back(const tw_trainer *trainer) { return trainer->options.on_n
 
 static twi_moments moments_of(const tw_trainer *trainer) { return twi_optimizer_moments(&trainer->options.optimizer); }
 
+void twi_recovery_expect(const tw_trainer *trainer) {
+    twi_snapshot_want(&trainer->model->store, rolls_back(trainer), moments_of(trainer));
+}
+
 tw_status twi_recovery_begin(const tw_trainer *trainer, bool loaded) {
     twi_store *store = &trainer->model->store;
     if (!rolls_back(trainer)) return TW_OK;

@@ -1,4 +1,4 @@
-/* How fit keeps within memory: what programs may take of the device, how many parts a batch is run in, and what is done when
+/* How fit keeps within memory: what there is and what is left of it, how many parts a batch is run in, and what is done when
  * there is less than was thought. Workspaces and recomputation are the programs' own (src/program/budget.c); a batch in parts
  * is a window of smaller batches, whose gradients are summed. */
 #include "room.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 enum {
-    RESERVE_SHARE = 32, /* of what is free: for what is taken beside the plan */
+    RESERVE_SHARE = 32, /* of what is free: for what is taken beside the plan, unless there is none without it */
     BESIDE = 4,         /* steps below a limit that are tried, */
     BESIDE_SHARE = 32,  /* each this share of it */
     WHY_TEXT = 1024
@@ -18,25 +18,45 @@ static tw_context *context_of(const tw_trainer *trainer) { return tw_model_get_c
 
 /* ---- what there is ---- */
 
-/* Bytes that can still be taken; SIZE_MAX: nobody says. */
-static size_t free_bytes(tw_context *context) {
-    const tw_memory_stats stats = tw_context_get_device_memory(context);
-    size_t left = stats.limit ? (stats.limit > stats.bytes ? stats.limit - stats.bytes : 0) : SIZE_MAX;
-    tw_device_info info = TW_DEVICE_INFO_INIT;
-    /* The host's memory is no budget: it pages, and other programs give back. */
-    if (!context->backend->host_memory && !context->plans_only && context->backend->describe(context, &info) == TW_OK &&
-        info.free_bytes) {
-        const size_t usable = info.free_bytes - info.free_bytes / RESERVE_SHARE;
-        left = usable < left ? usable : left;
-    }
-    return left;
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+static size_t left_of(size_t a, size_t b) { return a > b ? a - b : 0; }
+
+static size_t unreserved(const tw_trainer *trainer, size_t bytes) {
+    return trainer->no_reserve ? bytes : bytes - bytes / RESERVE_SHARE;
 }
 
-/* What programs of the model may take in all, so that it is there; 0: no limit. */
+/* Of the context's caps. The memory of a device that is the host's lies under the host's cap. */
+static size_t cap_left(const tw_trainer *trainer) {
+    const tw_context *context = context_of(trainer);
+    const tw_memory_stats device = tw_context_get_device_memory(context), host = tw_context_get_memory(context);
+    size_t left = device.limit ? left_of(device.limit, device.bytes) : SIZE_MAX;
+    if (!context->backend->host_memory || context->plans_only || !host.limit) return left;
+    return smaller(left, unreserved(trainer, left_of(host.limit, host.bytes)));
+}
+
+/* Of the device itself. The host's memory is no budget: it pages, and other programs give back. */
+static size_t device_left(const tw_trainer *trainer) {
+    const tw_context *context = context_of(trainer);
+    tw_device_info info = TW_DEVICE_INFO_INIT;
+    if (context->backend->host_memory || context->backend->describe(context, &info) || !info.memory_bytes)
+        return SIZE_MAX;
+    return unreserved(trainer, info.free_bytes);
+}
+
+size_t twi_room_left(const tw_trainer *trainer) {
+    const size_t coming = trainer->aside - trainer->placed;
+    size_t left = smaller(cap_left(trainer), device_left(trainer));
+    if (left != SIZE_MAX) left = left_of(left, coming);
+    return trainer->limit ? smaller(left, left_of(trainer->limit, twi_model_bytes(trainer->model) + trainer->aside))
+                          : left;
+}
+
+/* What the model and sets may take in all, so that it is there; 0: no limit. A card that is only planned for is no limit to
+ * programs: what they would need is what is asked. */
 static size_t available(const tw_trainer *trainer) {
-    tw_context *context = context_of(trainer);
-    const size_t left = free_bytes(context), held = twi_model_bytes(trainer->model);
-    return left == SIZE_MAX ? 0 : held + left;
+    const bool planned = context_of(trainer)->plans_only;
+    const size_t left = planned ? cap_left(trainer) : smaller(cap_left(trainer), device_left(trainer));
+    return left == SIZE_MAX ? 0 : twi_model_bytes(trainer->model) + trainer->placed + left;
 }
 
 static size_t smaller_limit(size_t a, size_t b) { return !a ? b : !b || a < b ? a : b; }
@@ -129,8 +149,20 @@ static void clear(tw_trainer *trainer) {
     twi_model_trim(trainer->model);
 }
 
+static size_t limit_of(const tw_trainer *trainer) {
+    return smaller_limit(trainer->options.memory_limit, available(trainer));
+}
+
+void twi_room_enter(tw_trainer *trainer) {
+    if (trainer->fitting) return;
+    trainer->no_reserve = true;
+    trainer->limit = limit_of(trainer);
+}
+
 static void begin(tw_trainer *trainer) {
-    const size_t limit = smaller_limit(trainer->options.memory_limit, available(trainer));
+    const size_t limit = limit_of(trainer);
+    trainer->expected = 0;
+    twi_recovery_expect(trainer);
     if (trainer->parts != 1 || (limit && limit < twi_model_bytes(trainer->model))) clear(trainer);
     trainer->parts = 1;
     trainer->limit = limit;
@@ -240,12 +272,20 @@ static tw_status open_until(tw_trainer *trainer, const twi_room *room) {
 }
 
 tw_status twi_room_open(tw_trainer *trainer, const twi_room *room) {
+    trainer->no_reserve = false;
+    begin(trainer);
+    const size_t limit = trainer->limit;
+    tw_status status = open_until(trainer, room);
+    if (status != TW_ERROR_OUT_OF_MEMORY || !limit) return status;
+    close_feeds(trainer, room);
+    trainer->no_reserve = true;
+    if (limit_of(trainer) <= limit) return status;
     begin(trainer);
     return open_until(trainer, room);
 }
 
 tw_status twi_room_reopen(tw_trainer *trainer, const twi_room *room) {
-    const size_t tried = twi_model_bytes(trainer->model);
+    const size_t tried = twi_model_bytes(trainer->model) + trainer->placed;
     char why[WHY_TEXT];
     snprintf(why, sizeof why, "%s", tw_last_error());
     close_feeds(trainer, room);

@@ -10,6 +10,11 @@ typedef struct twi_room {
     const tw_dataset *train_set, *test_set;
 } twi_room;
 
+/* Bytes of the device that can still be taken, within the trainer's limit, the context's cap and what is free, beside what is kept for sets that are
+ * going to be there for certain; SIZE_MAX: nobody says. */
+size_t twi_room_left(const tw_trainer *trainer);
+/* What measures and predicts outside of a fit is held to the limit there is then. */
+void twi_room_enter(tw_trainer *trainer);
 /* Opens the feeds within the limit that the options and the device set: by what programs do to keep it, by parts of batches, by
  * smaller batches to measure with. What fails in spite of the plan is planned anew with less, where the options want that.
  * Errors: OUT_OF_MEMORY, naming the floor where that was reached; feeds may be open then. */

@@ -147,6 +147,7 @@ tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_
     trainer->classes = (int)tw_value_get_dim(tw_model_get_output(model), 1);
     trainer->position.exact = true;
     trainer->parts = 1;
+    trainer->limit = chosen.memory_limit;
     atomic_init(&trainer->stop, false);
     tw_status status = chosen.checkpoint ? twi_get_text(memory, &trainer->checkpoint, chosen.checkpoint) : TW_OK;
     if (status == TW_OK) status = copy_rules(trainer);

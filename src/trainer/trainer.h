@@ -77,8 +77,12 @@ struct tw_trainer {
     bool loaded;             /* the next fit goes on from the position */
     uint64_t loaded_version; /* of the model's store then */
     int parts;               /* that a batch is run in, each as a batch of its own in one window */
-    size_t limit;            /* bytes of the device that the model's programs may take; 0: none */
+    size_t limit;            /* bytes of the device that the model, its programs and the sets of samples may take; 0: none */
     size_t beside;           /* of these, what the program of a whole batch leaves to the others */
+    size_t aside, placed;    /* of these, what sets take that are resident or are going to be; and what is there of it */
+    size_t expected;         /* what a fit's sets take for certain, also while they are not open */
+    bool no_reserve;         /* all that is free may be taken */
+    bool gathers;            /* the fit's training set is going to be resident for certain */
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
     tw_precision_rule *rules; /* the options', copied, with their names behind them */
     bool fitting;
@@ -128,6 +132,8 @@ typedef struct twi_feed {
     tw_loader *loader;             /* makes the batches; NULL where programs gather them: */
     tw_resident *resident;         /* the data set on the device */
     int32_t *order;                /* of its samples in this epoch */
+    bool certain;                  /* it is resident, whatever is left: the slots of a streamed one would take no less */
+    size_t aside, placed;          /* its part of the trainer's */
     int64_t first;                 /* where in it this epoch was begun */
     tw_program *full, *short_last; /* NULL where no batch has that length */
 } twi_feed;
@@ -143,16 +149,11 @@ typedef struct twi_fed {
 tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled, const char *what);
 /* Batches an epoch of training. */
 int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dataset);
-/* Takes all memory that going through the data set needs: prepare the programs', place the samples'. A set that does not fit
- * the device beside what is there, and `spare` bytes, is streamed instead, which is logged. On failure the feed is closed. */
-tw_status twi_feed_prepare(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
-tw_status twi_feed_place(twi_feed *feed, size_t spare);
-/* Bytes of the device that placing a feed will take at least; 0 where it is not known. */
-size_t twi_feed_least(const twi_feed *feed);
-/* Those of a fit, in the order in which it takes its memory; test_set may be NULL. */
-tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set, const tw_dataset *test_set);
-/* Both at once. */
+/* Takes all memory that going through a data set needs. One that does not fit beside the programs, in what is left (room.c), is streamed
+ * instead, which is logged. On failure the feed is closed. */
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
+/* Both of a fit, in the order in which it takes its memory; test_set may be NULL. On failure they may be open. */
+tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set, const tw_dataset *test_set);
 /* Begins an epoch at a batch, both from 0. */
 tw_status twi_feed_start(twi_feed *feed, int64_t epoch, int64_t first_batch);
 tw_status twi_feed_next(twi_feed *feed, twi_fed *out);
@@ -171,6 +172,8 @@ tw_status twi_feed_blame(twi_feed *feed, int64_t epoch, int64_t step, const twi_
 /* Fails once more, with the numbers of the samples that the model's culprit names; `first` is the place in the epoch of the
  * first sample of the batch or window. */
 tw_status twi_feed_name_samples(const twi_feed *feed, int64_t epoch, int64_t first, tw_status status);
+/* Says to the plans to come whether there will be snapshots. */
+void twi_recovery_expect(const tw_trainer *trainer);
 /* Room for snapshots, where the trainer rolls back; the first, unless a checkpoint was loaded that has one. */
 tw_status twi_recovery_begin(const tw_trainer *trainer, bool loaded);
 /* Updates until a snapshot is due; INT64_MAX: there are none. */

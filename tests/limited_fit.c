@@ -1,5 +1,6 @@
 /* See limited_fit.h. */
 #include "limited_fit.h"
+#include "program/program.h"
 
 #include <math.h>
 
@@ -28,6 +29,14 @@ tw_value *frozen_norms(tw_model *model, tw_value *x) {
     CHECK_OK(tw_model_set_statistics_frozen(model, "", true));
     return x;
 }
+
+tw_value *lenet(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
+tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
+tw_value *resnet18(tw_model *model, tw_value *x) { return tw_zoo_resnet18(model, x, 10, NULL); }
+
+const setting networks[NETWORKS] = {
+    {"LeNet-5", lenet, 1, 28, 64, 150}, {"ResNet-20", resnet20, 3, 32, 64, 70}, {"ResNet-18", resnet18, 3, 64, 32, 34}};
+const double limited_shares[SHARES] = {0.9, 0.7, 0.5, 0.3};
 
 static const setting host_task = {"convolutions", convolutions, 1, 12, 48, 145},
                      device_task = {"convolutions", convolutions, 1, 8, 8, 17};
@@ -66,16 +75,22 @@ tw_dataset *open_data(tw_context *context, const setting *s) {
     return data;
 }
 
-void plan_plain(tw_model *model, const tw_trainer_options *options, size_t *fixed, size_t *planned, size_t *gradients) {
+static void plan(tw_model *model, const tw_trainer_options *options, bool gathers, size_t *fixed, size_t *planned,
+                 size_t *gradients) {
     tw_trainer *trainer;
     tw_program_stats stats;
     size_t bytes;
     CHECK_OK(tw_trainer_create(&trainer, model, options));
+    trainer->gathers = gathers;
     CHECK_OK(twi_trainer_plan(trainer, TWI_USE_TRAIN, trainer->options.batch, &stats, &bytes));
     *planned = stats.arena_bytes + stats.scratch_bytes;
     *fixed = bytes - *planned;
     *gradients = stats.gradient_bytes;
     tw_trainer_destroy(trainer);
+}
+
+void plan_plain(tw_model *model, const tw_trainer_options *options, size_t *fixed, size_t *planned, size_t *gradients) {
+    plan(model, options, false, fixed, planned, gradients);
 }
 
 /* ---- fits ---- */
@@ -143,3 +158,59 @@ void assert_near(const learned *a, const learned *b) {
 }
 
 void drop(learned *l) { free(l->parameters); }
+
+/* ---- networks ---- */
+
+/* Of the set: its order where the samples are read in place, else all of it. */
+static size_t resident_bytes(const setting *s) {
+    const size_t samples = (size_t)s->samples, pixels = (size_t)(s->channels * s->side * s->side);
+    return check_device() ? samples * (pixels + 2) * sizeof(float) : samples * sizeof(int32_t);
+}
+
+void fit_within(const setting *s, double share, bool measured) {
+    setting used = *s;
+    if (!measured) used.samples = used.batch;
+    lines log = {""};
+    tw_context *context;
+    tw_trainer *trainer;
+    size_t fixed, planned, gradients;
+    CHECK_OK(tw_context_create(
+        &context, check_device_or_cpu(),
+        TW_OPTIONS(context, .threads = 2, .log = keep_line, .log_user = &log, .log_level = TW_LOG_INFO)));
+    tw_model *model = open_model(context, s);
+    tw_dataset *data = open_data(context, &used);
+    tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
+    options.batch = s->batch;
+    options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
+    plan(model, &options, true, &fixed, &planned, &gradients);
+    fixed += (measured ? 2 : 1) * resident_bytes(&used);
+    const size_t most = (size_t)(share * (double)planned);
+    options.memory_limit = fixed + most;
+    CHECK_OK(tw_trainer_create(&trainer, model, &options));
+    tw_status status = tw_trainer_fit(trainer, data, measured ? data : NULL);
+    if (status) { /* where that is little beside the weights, parts have their sums of gradients beyond the share */
+        CHECK_FAILS(status, TW_ERROR_OUT_OF_MEMORY, "cannot be kept: the least that batch");
+        assert_true(share <= 0.5 && tw_context_get_device_memory(context).peak <= options.memory_limit);
+        tw_trainer_destroy(trainer);
+        options.memory_limit += gradients;
+        CHECK_OK(tw_trainer_create(&trainer, model, &options));
+        CHECK_OK(tw_trainer_fit(trainer, data, measured ? data : NULL));
+        assert_true(trainer->parts > 1);
+    }
+    print_message("%s, %.0f %%%s: %s\n", s->name, 100 * share, status ? " and sums of gradients" : "", log.text);
+    assert_true(model->arena_bytes + model->scratch_bytes + (trainer->parts > 1 && !status ? gradients : 0) <= most);
+    assert_true(tw_context_get_device_memory(context).peak <= options.memory_limit);
+    assert_int_equal(tw_context_get_device_memory(context).bytes, twi_model_bytes(model));
+    assert_int_equal(tw_model_get_updates(model), (used.samples + s->batch - 1) / s->batch);
+    tw_history_row row;
+    CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
+    assert_int_equal(row.test.samples, measured ? used.samples : 0);
+    assert_true(strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
+    if (strstr(log.text, "fit: batches of"))
+        assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0) &&
+                    !strstr(log.text, "tw_model_set_statistics_frozen") == (model->store.buffer_count == 0));
+    tw_trainer_destroy(trainer);
+    tw_dataset_destroy(data);
+    tw_model_destroy(model);
+    tw_context_destroy(context);
+}

@@ -27,6 +27,17 @@ tw_value *convolutions(tw_model *model, tw_value *x); /* the task's own, with dr
 tw_value *norms(tw_model *model, tw_value *x);
 tw_value *frozen_norms(tw_model *model, tw_value *x);
 
+tw_value *lenet(tw_model *model, tw_value *x);
+tw_value *resnet20(tw_model *model, tw_value *x);
+tw_value *resnet18(tw_model *model, tw_value *x);
+
+/* Those that finish within shares of what activations and workspaces of their plain plan take. */
+enum { NETWORKS = 3, SHARES = 4 };
+extern const setting networks[NETWORKS];
+extern const double limited_shares[SHARES];
+/* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. */
+void fit_within(const setting *s, double share, bool measured);
+
 tw_model *open_model(tw_context *context, const setting *s);
 tw_dataset *open_data(tw_context *context, const setting *s);
 /* Bytes that the plain plan of a fit takes: in all, and of that activations and workspaces. */

@@ -21,6 +21,9 @@ static void figures_are_those_of_the_documents(void **state) {
                  {"rtx4090", 89, 24, 1008e9, 82.6e12, 82.6e12, 165.2e12, 165.2e12},
                  {"h100", 90, 80, 3350e9, 67e12, 495e12, 989e12, 989e12},
                  {"h200", 90, 141, 4800e9, 67e12, 495e12, 989e12, 989e12},
+                 {"gh200", 90, 96, 4000e9, 67e12, 495e12, 989e12, 989e12},
+                 {"gh200-144", 90, 144, 4900e9, 67e12, 495e12, 989e12, 989e12},
+                 {"b200", 100, 180, 8000e9, 75e12, 1125e12, 2250e12, 2250e12},
                  {"rtx5090", 120, 32, 1792e9, 104.8e12, 104.8e12, 209.5e12, 209.5e12}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         tw_card card = TW_CARD_INIT;
@@ -68,6 +71,8 @@ static void a_card_is_recognised_by_its_name(void **state) {
                  {"NVIDIA H100 PCIe", 79, "h100-pcie"},
                  {"NVIDIA H200", 139, "h200"},
                  {"NVIDIA GH200 480GB", 95, "gh200"},
+                 {"NVIDIA GH200 144G HBM3e", 140, "gh200-144"},
+                 {"NVIDIA B200", 178, "b200"},
                  {"NVIDIA L4", 22, "l4"},
                  {"NVIDIA L40S", 44, "l40s"},
                  {"NVIDIA L40", 44, NULL},

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# docs/choosing-a-gpu.md and docs/memory.md: their commands run, and what they quote is what these print. With --write they are brought up to date instead.
+# docs/choosing-a-gpu.md, docs/memory.md and docs/mixed-precision.md: their commands run, and what they quote is what these print. With --write they are brought up to date instead.
 # Without the CUDA back end, so that the figures depend on no library.
 set -u
 program=${TALWEG_BUILD_DIR:?}/bin/talweg
@@ -36,14 +36,15 @@ print_now() { # document
 }
 
 failed=0
-for document in "$documents"/choosing-a-gpu.md "$documents"/memory.md; do
+for entry in choosing-a-gpu:3 memory:3 mixed-precision:2; do # and how many commands there must be
+    document=$documents/${entry%:*}.md
     : >"$work/commands"
     print_now "$document" >"$work/now"
     if [ "${1:-}" = --write ]; then
         cp "$work/now" "$document"
         continue
     fi
-    [ "$(wc -l <"$work/commands")" -ge 3 ] || { echo "FAILED: hardly any commands in $document" && failed=1; }
+    [ "$(wc -l <"$work/commands")" -ge "${entry#*:}" ] || { echo "FAILED: hardly any commands in $document" && failed=1; }
     diff -u "$document" "$work/now" || { echo "FAILED: run it with --write, and read what has changed" && failed=1; }
 done
 exit $failed

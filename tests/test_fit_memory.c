@@ -6,59 +6,13 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- nets ---- */
-
-static tw_value *lenet(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
-static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
-static tw_value *resnet18(tw_model *model, tw_value *x) { return tw_zoo_resnet18(model, x, 10, NULL); }
-
 /* ---- limits ---- */
-
-static void fit_within(const setting *s, double share) {
-    lines log = {""};
-    tw_context *context;
-    tw_trainer *trainer;
-    size_t fixed, planned, gradients;
-    CHECK_OK(tw_context_create(
-        &context, check_device_or_cpu(),
-        TW_OPTIONS(context, .threads = 2, .log = keep_line, .log_user = &log, .log_level = TW_LOG_INFO)));
-    tw_model *model = open_model(context, s);
-    tw_dataset *data = open_data(context, s);
-    tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
-    options.batch = s->batch;
-    options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
-    plan_plain(model, &options, &fixed, &planned, &gradients);
-    /* The shares are of activations and workspaces. Where they are small, batches in parts have their sums of gradients beside. */
-    options.memory_limit = fixed + (size_t)(share * (double)planned) + (share < 0.6 ? gradients : 0);
-    CHECK_OK(tw_trainer_create(&trainer, model, &options));
-    CHECK_OK(tw_trainer_fit(trainer, data, data));
-    print_message("%s, %.0f %%: %s\n", s->name, 100 * share, log.text);
-    assert_true(model->arena_bytes + model->scratch_bytes <=
-                options.memory_limit - fixed - (trainer->parts > 1 ? gradients : 0));
-    assert_true(twi_model_bytes(model) <= options.memory_limit);
-    assert_int_equal(tw_model_get_updates(model), (s->samples + s->batch - 1) / s->batch);
-    tw_history_row row;
-    CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
-    assert_int_equal(row.test.samples, s->samples);
-    assert_true(strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
-    if (strstr(log.text, "fit: batches of"))
-        assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0) &&
-                    !strstr(log.text, "tw_model_set_statistics_frozen") == (model->store.buffer_count == 0));
-    tw_trainer_destroy(trainer);
-    tw_dataset_destroy(data);
-    tw_model_destroy(model);
-    tw_context_destroy(context);
-}
 
 static void three_networks_finish_within_less(void **state) {
     (void)state;
-    static const setting settings[] = {{"LeNet-5", lenet, 1, 28, 64, 150},
-                                       {"ResNet-20", resnet20, 3, 32, 64, 70},
-                                       {"ResNet-18", resnet18, 3, 64, 32, 34}};
-    static const double shares[] = {0.9, 0.7, 0.5, 0.3};
-    if (check_device()) skip(); /* an emulated device takes too long */
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) fit_within(&settings[i], shares[k]);
+    if (check_device()) skip(); /* an emulated device takes minutes: full_fit_networks */
+    for (int i = 0; i < NETWORKS; i++)
+        for (int k = 0; k < SHARES; k++) fit_within(&networks[i], limited_shares[k], true);
 }
 
 /* What the context's cap leaves of the host's memory is planned with, whatever is to be done when memory runs out: without a cap, and

@@ -45,6 +45,7 @@ static const row rows[] = {
     {"h100",      "NVIDIA H100",                90, 132,  80,  51200, 1980, 3350,   67,  495,  989,   989, SHEET("H100 SXM") HALF_OF_SPARSE, NULL},
     {"h200",      "NVIDIA H200",                90, 132, 141,  61440, 1980, 4800,   67,  495,  989,   989, SHEET("H200 SXM") HALF_OF_SPARSE, NULL},
     {"gh200",     "NVIDIA GH200 96GB",          90, 132,  96,  61440, 1980, 4000,   67,  495,  989,   989, SHEET("GH200 Grace Hopper") HALF_OF_SPARSE, "NVIDIA GH200"},
+    {"gh200-144", "NVIDIA GH200 144GB",         90, 132, 144,  61440, 1980, 4900,   67,  495,  989,   989, SHEET("GH200 Grace Hopper") HALF_OF_SPARSE, "NVIDIA GH200"},
     {"b200",      "NVIDIA B200",               100, 148, 180, 129024, 1965, 8000,   75, 1125, 2250,  2250, "NVIDIA DGX B200 and HGX B200 data sheets, an eighth of eight" HALF_OF_SPARSE, NULL},
     {"rtx5080",   "NVIDIA GeForce RTX 5080",   120,  84,  16,  65536, 2617,  960, 56.3, 56.3,112.6, 112.6, BLACKWELL, NULL},
     {"rtx5090",   "NVIDIA GeForce RTX 5090",   120, 170,  32,  98304, 2407, 1792,104.8,104.8,209.5, 209.5, BLACKWELL, NULL},

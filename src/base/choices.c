@@ -26,16 +26,35 @@ const char *twi_choices_find(const twi_choices *choices, const char *key) {
     return e ? e->choice : NULL;
 }
 
-static tw_status add(twi_choices *choices, const char *key, char *choice) {
+static bool is_full(const twi_choices *choices) { return choices->count == TWI_CHOICES_MOST; }
+
+static tw_status make_place(twi_choices *choices, twi_choices_entry **out) {
+    if (is_full(choices)) {
+        *out = &choices->entry[choices->oldest];
+        choices->oldest = (choices->oldest + 1) % TWI_CHOICES_MOST;
+        twi_put(choices->memory, (*out)->key);
+        twi_put(choices->memory, (*out)->choice);
+        return TW_OK;
+    }
     if (choices->count == choices->capacity) {
         const int capacity = choices->capacity ? 2 * choices->capacity : 32;
         TWI_TRY(twi_grow(choices->memory, &choices->entry, (size_t)capacity, sizeof *choices->entry, "choices"));
         choices->capacity = capacity;
     }
-    twi_choices_entry *e = &choices->entry[choices->count];
-    TWI_TRY(twi_get_text(choices->memory, &e->key, key));
-    e->choice = choice;
-    choices->count++;
+    *out = &choices->entry[choices->count++];
+    return TW_OK;
+}
+
+static tw_status add(twi_choices *choices, const char *key, char *choice) {
+    char *copy;
+    twi_choices_entry *e;
+    TWI_TRY(twi_get_text(choices->memory, &copy, key));
+    tw_status status = make_place(choices, &e);
+    if (status) {
+        twi_put(choices->memory, copy);
+        return status;
+    }
+    *e = (twi_choices_entry){copy, choice};
     return TW_OK;
 }
 
@@ -108,7 +127,7 @@ static tw_status merge(twi_choices *choices, char *text) {
         char *tab = strchr(line, '\t');
         if (!tab) continue;
         *tab = 0;
-        if (!find(choices, line)) TWI_TRY(twi_choices_put(choices, line, tab + 1));
+        if (!is_full(choices) && !find(choices, line)) TWI_TRY(twi_choices_put(choices, line, tab + 1));
     }
     return TW_OK;
 }

@@ -5,12 +5,15 @@
  *   ...
  *   sum <64-bit FNV-1a of all before it, in hex>
  *
- * Keys and choices are lines without tabs; what they mean is left to those who ask. */
+ * Keys and choices are lines without tabs; what they mean is left to those who ask. There are so many at most: then the oldest goes for a
+ * new one, so that a program which meets ever new shapes does not grow. */
 #ifndef TWI_BASE_CHOICES_H
 #define TWI_BASE_CHOICES_H
 
 #include "log.h"
 #include "memory.h"
+
+enum { TWI_CHOICES_MOST = 2048 };
 
 typedef struct twi_choices_entry {
     char *key, *choice;
@@ -23,6 +26,7 @@ typedef struct twi_choices {
     char *header; /* first line of the file */
     twi_choices_entry *entry;
     int count, capacity;
+    int oldest;    /* where all places are taken */
     bool changed; /* has what the file has not */
 } twi_choices;
 

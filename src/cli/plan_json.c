@@ -101,7 +101,7 @@ void twi_planned_print_json(const twi_planned *p, const twi_job *job) {
     fputs(", \"device\": ", stdout);
     twi_cli_print_json(tw_context_get_device(p->context));
     printf(", \"batch\": %lld, \"precision\": \"%s\", \"optimizer\": \"%s\", \"classes\": %lld, \"weights\": %lld",
-           (long long)p->batch, tw_precision_name(job->trainer.precision), job->optimizer, (long long)p->classes,
+           (long long)p->batch, tw_precision_name(p->time.precision), job->optimizer, (long long)p->classes,
            (long long)p->weights);
     printf(", \"samples\": %lld, \"streamed\": %s, \"figures_measured\": %s,\n ", (long long)job->samples,
            p->memory.streamed ? "true" : "false", p->measured ? "true" : "false");

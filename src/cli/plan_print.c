@@ -168,7 +168,7 @@ static void print_time(const twi_planned *p, const twi_job *job) {
     if (!p->card.capability)
         puts("  on a CPU values stay in the cache from step to step where they can, so that fewer bytes may come from "
              "memory");
-    print_figures(p, job->trainer.precision);
+    print_figures(p, p->time.precision);
 }
 
 void twi_planned_print(const twi_planned *p, const twi_job *job) {
@@ -180,7 +180,8 @@ void twi_planned_print(const twi_planned *p, const twi_job *job) {
         snprintf(input, sizeof input, "%lld numbers", (long long)p->width);
     printf("%s: %s, %lld classes, %sweights\n", p->model, input, (long long)p->classes,
            twi_amount((double)p->weights, " ", weights));
-    printf("batch %lld, %s, %s, %s", (long long)p->batch, tw_precision_name(job->trainer.precision), job->optimizer,
+    printf("batch %lld, %s%s, %s, %s", (long long)p->batch, tw_precision_name(p->time.precision),
+           job->trainer.precision == TW_PRECISION_AUTO ? " (auto)" : "", job->optimizer,
            p->memory.streamed ? "data streamed" : "data on the device");
     if (p->time.batches > 1) printf(", %lld batches an update", (long long)p->time.batches);
     printf("\nfor %s (%s)\n\n", *p->card.name ? p->card.name : "this machine", tw_context_get_device(p->context));

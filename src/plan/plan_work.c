@@ -184,7 +184,7 @@ tw_status tw_plan_get_time(const tw_plan *plan, const tw_card *card, tw_plan_tim
     if (!plan || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", what, plan ? "out" : "plan");
     tw_card chosen = plan->card;
     if (card) TWI_TRY(twi_options_read(&chosen, sizeof chosen, card, what));
-    tw_plan_time time = {.batches = batches_of(plan)};
+    tw_plan_time time = {.batches = batches_of(plan), .precision = plan->program->precision};
     double part[2] = {0, 0}, waiting = 0; /* a batch's gradients, the update */
     for (int i = 0; i < plan->step_count; i++) {
         const twi_planned_step *step = &plan->step[i];

@@ -1,6 +1,7 @@
 /* See limited_fit.h. */
 #include "limited_fit.h"
 #include "program/program.h"
+#include "trainer/room.h"
 
 #include <math.h>
 
@@ -167,7 +168,19 @@ static size_t resident_bytes(const setting *s) {
     return check_device() ? samples * (pixels + 2) * sizeof(float) : samples * sizeof(int32_t);
 }
 
-void fit_within(const setting *s, double share, bool measured) {
+/* Fits, or, `build` alone, makes all that a fit has before its first update. */
+static tw_status run_within(tw_trainer *trainer, const tw_dataset *data, bool measured, bool build) {
+    if (!build) return tw_trainer_fit(trainer, data, measured ? data : NULL);
+    twi_feed train = {0}, test = {0};
+    const twi_room room = {&train, &test, data, NULL};
+    tw_status status = twi_room_open(trainer, &room);
+    assert_true(status || tw_program_get_batch(train.full) * trainer->parts == trainer->options.batch);
+    twi_feed_close(&test);
+    twi_feed_close(&train);
+    return status;
+}
+
+static void limit_to(const setting *s, double share, bool measured, bool build) {
     setting used = *s;
     if (!measured) used.samples = used.batch;
     lines log = {""};
@@ -181,36 +194,43 @@ void fit_within(const setting *s, double share, bool measured) {
     tw_dataset *data = open_data(context, &used);
     tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
     options.batch = s->batch;
+    options.no_normalization = true;
     options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
     plan(model, &options, true, &fixed, &planned, &gradients);
     fixed += (measured ? 2 : 1) * resident_bytes(&used);
     const size_t most = (size_t)(share * (double)planned);
     options.memory_limit = fixed + most;
     CHECK_OK(tw_trainer_create(&trainer, model, &options));
-    tw_status status = tw_trainer_fit(trainer, data, measured ? data : NULL);
+    tw_status status = run_within(trainer, data, measured, build);
     if (status) { /* where that is little beside the weights, parts have their sums of gradients beyond the share */
         CHECK_FAILS(status, TW_ERROR_OUT_OF_MEMORY, "cannot be kept: the least that batch");
         assert_true(share <= 0.5 && tw_context_get_device_memory(context).peak <= options.memory_limit);
         tw_trainer_destroy(trainer);
         options.memory_limit += gradients;
         CHECK_OK(tw_trainer_create(&trainer, model, &options));
-        CHECK_OK(tw_trainer_fit(trainer, data, measured ? data : NULL));
+        CHECK_OK(run_within(trainer, data, measured, build));
         assert_true(trainer->parts > 1);
     }
-    print_message("%s, %.0f %%%s: %s\n", s->name, 100 * share, status ? " and sums of gradients" : "", log.text);
+    print_message("%s, batch %d, %.0f %%%s: %s\n", s->name, s->batch, 100 * share,
+                  status ? " and sums of gradients" : "", log.text);
     assert_true(model->arena_bytes + model->scratch_bytes + (trainer->parts > 1 && !status ? gradients : 0) <= most);
     assert_true(tw_context_get_device_memory(context).peak <= options.memory_limit);
     assert_int_equal(tw_context_get_device_memory(context).bytes, twi_model_bytes(model));
-    assert_int_equal(tw_model_get_updates(model), (used.samples + s->batch - 1) / s->batch);
-    tw_history_row row;
-    CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
-    assert_int_equal(row.test.samples, measured ? used.samples : 0);
     assert_true(strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
     if (strstr(log.text, "fit: batches of"))
         assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0) &&
                     !strstr(log.text, "tw_model_set_statistics_frozen") == (model->store.buffer_count == 0));
+    if (!build) {
+        tw_history_row row;
+        assert_int_equal(tw_model_get_updates(model), (used.samples + s->batch - 1) / s->batch);
+        CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
+        assert_int_equal(row.test.samples, measured ? used.samples : 0);
+    }
     tw_trainer_destroy(trainer);
     tw_dataset_destroy(data);
     tw_model_destroy(model);
     tw_context_destroy(context);
 }
+
+void fit_within(const setting *s, double share, bool measured) { limit_to(s, share, measured, false); }
+void build_within(const setting *s, double share) { limit_to(s, share, false, true); }

@@ -37,6 +37,8 @@ extern const setting networks[NETWORKS];
 extern const double limited_shares[SHARES];
 /* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. */
 void fit_within(const setting *s, double share, bool measured);
+/* All that such a fit makes before its first update: plans, programs and their memory. */
+void build_within(const setting *s, double share);
 
 tw_model *open_model(tw_context *context, const setting *s);
 tw_dataset *open_data(tw_context *context, const setting *s);

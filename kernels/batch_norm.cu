@@ -1,5 +1,6 @@
 /* Batch norm: statistics over the batch, what is made of them a channel, and the passes over the elements, with relu, its
- * mask and a shortcut fused in. Formulas: src/ops/op_batch_norm.c, fused_batch_norm_relu.c, fused_batch_norm_add_relu.c. */
+ * mask and a shortcut fused in. Formulas: src/ops/op_batch_norm.c, fused_batch_norm_relu.c, fused_batch_norm_add_relu.c,
+ * fused_batch_norm_fold.c. */
 #include "channels.cuh"
 #include "entries.h"
 #include "pointwise.cuh"
@@ -199,6 +200,36 @@ cudaError_t run_from_running(const twi_call *call, const twk_launch *launch) {
     return run_each_channel(launch, f, call->operand[0].shape.dim[0]);
 }
 
+/* ---- into weights: rows of coefficients have one number a filter, axis 0 of the weights ---- */
+
+struct fold_weights : twk_functor<0, 2> {
+    __device__ float operator()(const float *in, twk_aside &) const { return in[0] * in[1]; }
+};
+
+/* in: offset, b, scale. */
+struct fold_bias : twk_functor<0, 3> {
+    __device__ float operator()(const float *in, twk_aside &) const { return in[1] * in[2] + in[0]; }
+};
+
+struct fold_no_bias : twk_functor<0, 1> {
+    __device__ float operator()(const float *in, twk_aside &) const { return in[0]; }
+};
+
+template <class T> cudaError_t run_fold(const twi_call *call, const twk_launch *launch) {
+    const twi_operand *w = &call->operand[0], *b = &call->operand[1], *coef = &call->operand[2];
+    const twk_view filters = {{1}};
+    const int64_t channels = coef->shape.dim[1];
+    const float *rows = (const float *)coef->data;
+    const twk_input scale = {rows + TWI_NORM_SCALE * channels, filters},
+                    offset = {rows + TWI_NORM_OFFSET * channels, filters};
+    const twk_input weights[] = {twk_input_of(w), scale};
+    cudaError_t error = twk_pointwise<T>(launch, fold_weights(), weights, &call->operand[3]);
+    if (error != cudaSuccess) return error;
+    if (!b->data) return twk_pointwise<T>(launch, fold_no_bias(), &offset, &call->operand[4]);
+    const twk_input biases[] = {offset, {b->data, {{b->stride[0]}}}, scale};
+    return twk_pointwise<T>(launch, fold_bias(), biases, &call->operand[4]);
+}
+
 cudaError_t run_backward_finalize(const twi_call *call, const twk_launch *launch) {
     const backward_finalize f = {twk_floats_of(call, 0), twk_floats_of(call, 1), twk_floats_of(call, 2),
                                  twk_floats_of(call, 3), twk_floats_of(call, 4), twk_floats_of(call, 5)};
@@ -291,6 +322,7 @@ extern "C" const twk_entry twk_batch_norm_entries[] = {
     {"batch_norm.refine", NULL, workspace, TWK_TYPED(run_refine)},
     {"batch_norm.finalize", NULL, NULL, run_finalize},
     {"batch_norm.from_running", NULL, NULL, run_from_running},
+    {"batch_norm.fold", NULL, NULL, TWK_TYPED(run_fold)},
     {"batch_norm.apply", NULL, NULL, TWK_TYPED(run_apply)},
     {"batch_norm.apply_relu", NULL, NULL, TWK_TYPED(run_apply_relu)},
     {"batch_norm.apply_add_relu", NULL, NULL, TWK_TYPED(run_apply_add_relu)},

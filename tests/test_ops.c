@@ -121,7 +121,8 @@ static void run_setting(op_check *check, const case_setting *setting, const case
     for (int train = 0; train <= (graph.loss != NULL); train++) {
         tw_program *program = case_graph_compile(&graph, train, NULL, 0);
         note_kernels(check, program);
-        if (train && setting->fuse && check->op->fused && must_fuse(check, setting)) expect_fused(check, program);
+        const bool due = check->op->untrained ? !train : train;
+        if (due && setting->fuse && check->op->fused && must_fuse(check, setting)) expect_fused(check, program);
         case_load(&graph, program, data);
         case_run(&graph, program);
         case_collect(&graph, program, &results[train]);

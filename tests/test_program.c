@@ -81,17 +81,44 @@ static void test_samples_side_by_side(void **state) {
     close_net(&n);
 }
 
-/* Fewer images than half a vector are not worth a convolution that pools: then relu and pooling stay in their order. */
-static void test_fusion_of_few_images(void **state) {
+static tw_value *many_channels(tw_model *model, tw_value *x) {
+    x = tw_conv2d(model, x, 40, 3, TW_OPTIONS(conv2d, .padding = 1));
+    x = tw_max_pool(model, tw_relu(model, tw_conv2d(model, x, 40, 3, TW_OPTIONS(conv2d, .padding = 1))), 2, NULL);
+    return tw_dense(model, x, 10, NULL);
+}
+
+/* Where no convolution pools its own result, relu and pooling stay in their order. */
+static void test_fusion_of_many_channels(void **state) {
     (void)state;
-    static const expected rows[] = {{"conv2d.forward_bias_relu", 2},
+    static const expected rows[] = {{"conv2d.forward_bias_max_pool_relu", 0},
+                                    {"conv2d.forward_bias_relu", 1},
                                     {"conv2d.backward_weights_unpooled", 0},
-                                    {"max_pool.forward", 2},
-                                    {"max_pool.backward", 2},
+                                    {"max_pool.forward", 1},
+                                    {"max_pool.backward", 1},
                                     {"relu.forward", 0},
                                     {"relu.backward", 0},
-                                    {"bias_relu.backward", 4},
+                                    {"bias_relu.backward", 1},
                                     {NULL, 0}};
+    net n;
+    open_net(&n, many_channels, 3, 8);
+    tw_program *program = make(&n, 1, false);
+    check_kernels(program, rows);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
+/* Fewer images than half a vector are pooled by the convolution all the same, but not their gradients. */
+static void test_fusion_of_few_images(void **state) {
+    (void)state;
+    static const expected rows[] = {{"conv2d.forward_bias_max_pool_relu", 2},
+                                    {"conv2d.backward_weights_unpooled", 0},
+                                    {"max_pool.forward", 0},
+                                    {"max_pool.backward", 2},
+                                    {"relu.forward", 0},
+                                    {"relu.backward", 2},
+                                    {"bias_relu.backward", 2},
+                                    {NULL, 0}};
+    if (check_device()) skip();
     net n;
     open_net(&n, lenet5, 1, 28);
     tw_program *program = make(&n, 1, false);
@@ -127,15 +154,37 @@ static void test_fusion_of_resnet20(void **state) {
     close_net(&n);
 }
 
+static tw_value *norm_of_input(tw_model *model, tw_value *x) {
+    x = tw_relu(model, tw_add(model, tw_batch_norm(model, x, NULL), x));
+    return tw_dense(model, x, 10, NULL);
+}
+
 /* No backward, no masks. */
 static void test_inference_makes_no_masks(void **state) {
     (void)state;
     net n;
+    open_net(&n, norm_of_input, 3, 32);
+    tw_program *program;
+    CHECK_OK(tw_program_create(&program, n.model, 4, TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1)));
+    assert_int_equal(count_kernel(program, "batch_norm.apply_add_relu"), 1);
+    for (int i = 0; i < program->buffer_count; i++) assert_int_not_equal(program->buffer[i].store, TWI_BITS);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
+/* And no norms, but in the weights. */
+static void test_fusion_of_resnet20_without_training(void **state) {
+    (void)state;
+    static const expected rows[] = {{"batch_norm.from_running", 21},  {"batch_norm.fold", 21},
+                                    {"batch_norm.apply", 0},          {"batch_norm.apply_relu", 0},
+                                    {"batch_norm.apply_add_relu", 0}, {"bias.forward", 0},
+                                    {"conv2d.forward_bias", 11},      {"conv2d.forward_bias_relu", 10},
+                                    {"add.forward_relu", 9},          {NULL, 0}};
+    net n;
     open_net(&n, resnet20, 3, 32);
     tw_program *program;
     CHECK_OK(tw_program_create(&program, n.model, 4, TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1)));
-    assert_int_equal(count_kernel(program, "batch_norm.apply_add_relu"), 9);
-    for (int i = 0; i < program->buffer_count; i++) assert_int_not_equal(program->buffer[i].store, TWI_BITS);
+    check_kernels(program, rows);
     tw_program_destroy(program);
     close_net(&n);
 }
@@ -215,7 +264,9 @@ static void test_fusion_keeps_outputs(void **state) {
         tw_program_create(&program, n.model, 4,
                           TW_OPTIONS(program, .losses = &n.loss, .loss_count = 1, .outputs = kept, .output_count = 1)));
     assert_int_equal(count_kernel(program, "conv2d.forward"), 1);
-    assert_int_equal(count_kernel(program, "conv2d.forward_bias_relu"), 1);
+    assert_int_equal(count_kernel(program, "conv2d.forward_bias_relu") +
+                         count_kernel(program, "conv2d.forward_bias_max_pool_relu"),
+                     1); /* of the other convolution */
     tw_program_destroy(program);
     close_net(&n);
 }
@@ -415,10 +466,12 @@ static void test_constants_follow_the_weights(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fusion_of_lenet5),
+        cmocka_unit_test(test_fusion_of_many_channels),
         cmocka_unit_test(test_fusion_of_few_images),
         cmocka_unit_test(test_samples_side_by_side),
         cmocka_unit_test(test_fusion_of_resnet20),
         cmocka_unit_test(test_inference_makes_no_masks),
+        cmocka_unit_test(test_fusion_of_resnet20_without_training),
         cmocka_unit_test(test_shared_parameter),
         cmocka_unit_test(test_gradient_of_what_nothing_trains),
         cmocka_unit_test(test_fusion_keeps_outputs),

@@ -181,8 +181,10 @@ typedef struct tw_step_info {
     double local_bytes;         /**< of these, what lies in a worker's scratch, a chunk at a time, and is meant to stay in its cache */
     uint64_t calls;             /**< of the implementation, one a chunk or part, in all timed runs */
     double seconds;             /**< of all workers together, in all timed runs */
+    bool constant;              /**< of programs without training: depends on parameters and statistics alone, and is run only where those have
+                                     changed, so not in every run */
 } tw_step_info;
-#define TW_STEP_INFO_INIT {sizeof(tw_step_info), NULL, NULL, NULL, TW_STEP_FORWARD, 0, 0, 0, 0, 0, 0}
+#define TW_STEP_INFO_INIT {sizeof(tw_step_info), NULL, NULL, NULL, TW_STEP_FORWARD, 0, 0, 0, 0, 0, 0, false}
 
 /** Times the steps of the runs to come, from zero, or ends that; a run allocates nothing either way, and its results are the same. Costs
  *  a look at the clock for every call. Errors: ARGUMENT; STATE of a program that only plans; UNSUPPORTED by the device: on a GPU use its

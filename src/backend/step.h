@@ -165,6 +165,7 @@ struct twi_kernel {
      * outputs are cleared first). */
     const struct twi_user_op *user;
     bool nondeterministic; /* equal operands may give other bits */
+    bool pure; /* what it writes depends on its operands and attributes alone: of constants it makes constants */
     size_t (*workspace)(const twi_call *);
     void (*enqueue)(const twi_call *, void *workspace, void *stream);
 };
@@ -278,6 +279,7 @@ typedef struct twi_plan {
     twi_segment *segment;
     int segment_count;
     int update_segment;  /* the first of the update; segment_count: none */
+    int constant_segments; /* the first ones, which are run apart from the others: their results stay for later runs */
     bool brief_shared;   /* shared workspaces hold during their segment alone: they are filled anew in every run, before it */
     size_t arena_bytes;  /* activations, shared workspaces, partial sums */
     size_t worker_bytes; /* local buffers (at offset 0) and scratch (from scratch_offset) of one worker */

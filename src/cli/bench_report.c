@@ -19,6 +19,7 @@ typedef struct account {
 typedef struct accounts {
     account *step;
     int count;
+    int constant; /* of these, steps that are not run again while the parameters stay */
     double spent, least;
     double available; /* all workers' */
     bool fits;        /* the last cache */
@@ -47,6 +48,10 @@ static bool account_for(const twi_bench_result *r, account *table, accounts *out
         account *a = &table[i];
         a->step = (tw_step_info)TW_STEP_INFO_INIT;
         if (tw_program_get_step(r->program, i, &a->step)) return false;
+        if (a->step.constant) { /* no part of a run */
+            out->constant++;
+            continue;
+        }
         a->spent = a->step.seconds / (double)r->timed.runs;
         a->least = least_seconds(r, &a->step, out->fits);
         out->spent += a->spent;
@@ -84,11 +89,15 @@ static void tell_steps(const twi_bench_result *r, const accounts *a) {
     char flops[16];
     for (int i = 0; i < a->count; i++) {
         const account *row = &a->step[i];
+        if (row->step.constant) continue;
         printf("%4d %-26.26s %-34s %-18s %6.0f %10.1f %5.1f%% %8s %7.1f %7.0f%%\n", i, row->step.label,
                row->step.kernel, row->step.implementation, (double)row->step.calls / (double)r->timed.runs,
                1e6 * row->spent, percent(row->spent, a->available), flops_text(row->step.flops, row->spent, flops),
                rate_of(row->step.bytes, row->spent), percent(row->least, row->spent));
     }
+    if (a->constant)
+        printf("\nand %d step%s of parameters alone, run once while those stay as they are\n", a->constant,
+               plural(a->constant));
 }
 
 /* Steps of a kernel and an implementation together, those that take longest first. */
@@ -100,6 +109,7 @@ static void tell_kernels(accounts *a) {
     char flops[16];
     for (int i = 0; i < a->count; i++) {
         int k = 0;
+        if (a->step[i].step.constant) continue;
         while (k < kinds && (strcmp(a->step[first[k]].step.kernel, a->step[i].step.kernel) != 0 ||
                              strcmp(a->step[first[k]].step.implementation, a->step[i].step.implementation) != 0))
             k++;
@@ -197,10 +207,11 @@ static void steps_json(const twi_bench_result *r, const accounts *a) {
         text_json("label", row->step.label);
         text_json("kernel", row->step.kernel);
         text_json("implementation", row->step.implementation);
-        printf("\"calls\": %.6g, \"seconds\": %.6g, \"least_s\": %.6g, \"flops\": %.6g, \"bytes\": %.6g, "
+        printf("\"constant\": %s, \"calls\": %.6g, \"seconds\": %.6g, \"least_s\": %.6g, \"flops\": %.6g, \"bytes\": "
+               "%.6g, "
                "\"local_bytes\": %.6g}",
-               (double)row->step.calls / (double)r->timed.runs, row->spent, row->least, row->step.flops,
-               row->step.bytes, row->step.local_bytes);
+               row->step.constant ? "true" : "false", (double)row->step.calls / (double)r->timed.runs, row->spent,
+               row->least, row->step.flops, row->step.bytes, row->step.local_bytes);
     }
     putchar(']');
 }

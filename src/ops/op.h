@@ -143,6 +143,7 @@ struct twi_op {
     const twi_case *cases;     /* ends with a NULL name */
     tw_value *(*build_case)(twi_builder *builder, const twi_case *c);
     const char *fused;         /* kernel that must appear when a case is compiled with fusion (fused ops); NULL: none */
+    bool untrained;            /* it does so in programs without training, and in no other */
     bool asked;                /* it does so only where the back end has an implementation, which may be for "large" cases alone */
 };
 

@@ -359,6 +359,7 @@ static const twi_kernel from_running = {
                 {"coef", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
     .run = from_running_run,
+    .pure = true,
 };
 
 const twi_kernel TWI_NAME(twi_kernel_batch_norm_apply) = {

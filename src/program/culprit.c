@@ -32,6 +32,7 @@ static tw_status copy_steps(search *s) {
         twi_step *copy = &s->check->step[s->check->step_count - 1];
         *copy = *step;
         copy->choice = (twi_choice){0};
+        copy->constant = false; /* its own run is the only one */
     }
     return TW_OK;
 }
@@ -60,7 +61,7 @@ static tw_status copy_buffers(search *s) {
     for (int i = 0; i < check->buffer_count; i++) {
         twi_buffer *buffer = &check->buffer[i];
         buffer->pinned = buffer->last >= 0 || buffer->pinned; /* some that fusion left belong to no step */
-        buffer->local = false;
+        buffer->local = buffer->constant = false;
         buffer->lanes = 0; /* what is looked at lies sample by sample */
         buffer->unturned = false;
         buffer->over = -1;

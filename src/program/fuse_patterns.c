@@ -75,6 +75,11 @@ const twi_pattern twi_patterns[] = {
      .sign_reader = "relu.backward",
      .mask_reader = "relu.backward_masked",
      .sign_operand = 1},
+    {.name = "add+relu",
+     .members = 2,
+     .member = {{"add.forward", 0, 0, 0}, {"relu.forward", 0, 2, 0}},
+     .replacement = "add.forward_relu",
+     .operand = {{0, 0}, {0, 1}, {1, 1}}},
     {.name = "bias+relu backward",
      .members = 2,
      .member = {{"relu.backward", 0, 0, 0}, {"bias.backward", 0, 2, 0}},
@@ -91,7 +96,8 @@ const twi_pattern twi_patterns[] = {
      .replacement = "bias_gelu.backward",
      .operand = {{0, 0}, {0, 1}, {0, 2}, {1, 1}}},
     {.name = "dense+bias backward",
-     .members = 2, /* the gradients of weight and bias, over the same dy; behind a relu or gelu the bias has gone with that */
+     .members =
+         2, /* the gradients of weight and bias, over the same dy; behind a relu or gelu the bias has gone with that */
      .member = {{"bias.backward", 0, 0, 0}, {"dense.backward_weights", 0, 0, 1}},
      .replacement = "dense.backward_weights_bias",
      .operand = {{1, 0}, {1, 1}, {1, 2}, {0, 1}}},
@@ -146,6 +152,12 @@ const twi_absorb twi_absorbs[] = {
      .twin = "bias.backward",
      .order = {TWI_ABSORB_VALUE, 1}},
     {.producer = NULL},
+};
+
+const twi_fold twi_folds[] = {
+    {"conv2d.forward", 1, 2, "bias.forward", "batch_norm.apply", "batch_norm.fold"},
+    {"dense.forward", 1, 2, "bias.forward", "batch_norm.apply", "batch_norm.fold"},
+    {.product = NULL},
 };
 
 const twi_swap twi_swaps[] = {

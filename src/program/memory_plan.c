@@ -80,8 +80,9 @@ static void find_lives(tw_program *program) {
         }
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = root_of(program, i);
-        if (!program->buffer[i].pinned && !buffer->pinned) continue;
-        buffer->pinned = true;
+        const bool pinned = program->buffer[i].pinned || buffer->pinned;
+        if (!pinned && !(buffer->constant && program->constant_segments)) continue;
+        buffer->pinned = pinned;
         buffer->first = 0;
         buffer->last = program->segment_count ? program->segment_count - 1 : 0;
     }
@@ -120,6 +121,7 @@ static void find_in_place(tw_program *program) {
             int from = twi_program_root(program, program->step[i].operand[over - 1]), to = program->step[i].operand[o];
             twi_buffer *input = &program->buffer[from], *output = &program->buffer[to];
             if (input->source != TWI_SOURCE_ARENA || output->source != TWI_SOURCE_ARENA || output->alias >= 0) continue;
+            if (input->constant || output->constant) continue;
             if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes ||
                 input->sample_bytes != output->sample_bytes || input->lanes != output->lanes)
                 continue;
@@ -203,7 +205,8 @@ static tw_status plan_scratch(planner *p) {
             int first = program->step_count, last = -1;
             for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++)
                 for (int o = 0; o < program->step[k].kernel->operand_count; o++)
-                    if (program->step[k].operand[o] >= 0 && twi_program_owner(program, program->step[k].operand[o]) == i) {
+                    if (program->step[k].operand[o] >= 0 &&
+                        twi_program_owner(program, program->step[k].operand[o]) == i) {
                         if (k < first) first = k;
                         last = k;
                     }

@@ -1,4 +1,4 @@
-/* The fusion table: which groups of steps become one, and which steps disappear into their readers. */
+/* The fusion table: which groups of steps become one, which steps disappear into their readers, and which factors into weights. */
 #ifndef TWI_PROGRAM_PATTERNS_H
 #define TWI_PROGRAM_PATTERNS_H
 
@@ -48,6 +48,17 @@ typedef struct twi_absorb {
 enum { TWI_ABSORB_VALUE = -1, TWI_ABSORB_MASK = -2 };
 
 extern const twi_absorb twi_absorbs[]; /* ends with a NULL producer */
+
+/* A product whose result `scale` multiplies channel by channel, by constants, with a bias (`shift`) between the two or none: the factors
+ * go into the product's weights, whose axis 0 are the channels, and a bias takes what is added. Operands: shift x, b, y; scale x, factors,
+ * y; fold w, b (absent without a shift), factors, and what it makes: weights and bias. Without training alone. */
+typedef struct twi_fold {
+    const char *product;
+    int8_t weight, result; /* operands of the product */
+    const char *shift, *scale, *fold;
+} twi_fold;
+
+extern const twi_fold twi_folds[]; /* ends with a NULL product */
 
 /* Two steps, and those of their backward, that give the same in the other order, in which less is to be done: `first` maps every
  * element by itself and never turns their order around, `second` selects elements. Operands: first x, y; second x, y, index;

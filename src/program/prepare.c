@@ -61,6 +61,7 @@ tw_status twi_pass_prepare(tw_program *program) {
     plan->segment_count = program->segment_count;
     plan->segment = program->segment;
     plan->update_segment = program->update_segment;
+    plan->constant_segments = program->constant_segments;
     plan->brief_shared = twi_program_saves_workspace(program);
     plan->arena_bytes = program->arena_bytes;
     plan->worker_bytes = program->worker_bytes;
@@ -83,6 +84,7 @@ void twi_program_unprepare(tw_program *program) {
     tw_context *context = twi_program_context(program);
     if (program->prepared) context->backend->discard(context, program->prepared);
     program->prepared = NULL;
+    program->constants = 0;
 }
 
 void *twi_program_address(const tw_program *program, int buffer) {

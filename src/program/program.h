@@ -1,5 +1,5 @@
-/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fuse, schedule, lanes, choose,
- * memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, constants, schedule,
+ * lanes, choose, memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
  * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
@@ -28,6 +28,7 @@ typedef struct twi_buffer {
     size_t bytes, sample_bytes;
     bool row_major;    /* whatever its shape and use */
     bool pinned;       /* fed or read from outside: lives through the whole run */
+    bool constant;     /* constants pass: written by a constant step, for more than one run */
     int parameter;     /* VALUES, GRADIENT, SHADOW and their halves */
     int twin;          /* precision pass: the same values in the other type; -1: none yet */
     void *const *flat; /* FLAT: the store's field */
@@ -56,6 +57,8 @@ typedef struct twi_step {
     bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
     bool again;    /* does once more what a forward step did: recompute.c */
+    bool constant; /* constants pass: runs only where parameters or statistics have changed since */
+    int order;     /* constants pass: its place among the steps */
     int64_t chunk; /* schedule pass: of its segment, as are the groups; 0: not cut yet */
     int groups;
     int segment;
@@ -124,6 +127,8 @@ struct tw_program {
     twi_segment *segment;
     int segment_count;
     int update_segment;   /* the first segment of TWI_PART_UPDATE; segment_count: none */
+    int constant_segments; /* the first ones, of constant steps */
+    uint64_t constants;   /* twi_control.constants for which those last ran; 0: never */
     int value_count;      /* of the graph when the program was made */
     int *value_buffer;    /* per graph value: its buffer, or -1 */
     int *gradient_buffer; /* per graph value: buffer of its whole gradient, or -1 */
@@ -207,6 +212,14 @@ tw_status twi_precision_resolve(tw_program *program, const tw_program_options *o
 tw_status twi_pass_precision(tw_program *program, const tw_program_options *options);
 tw_status twi_pass_layout(tw_program *program);
 tw_status twi_pass_fuse(tw_program *program);
+/* fold.c: of programs without training. Scales behind products go into their weights. */
+tw_status twi_pass_fold(tw_program *program);
+/* constants.c: of programs without training. Marks the steps that depend on parameters and statistics alone. */
+void twi_pass_constants(tw_program *program);
+/* Those first, if their results may stay in the arena from run to run; else in their places. */
+void twi_constants_order(tw_program *program);
+/* Does it hold parameters, statistics, or what constant steps made of them? */
+bool twi_is_constant(const tw_program *program, int buffer);
 /* fuse_swap.c: what is better done in another order, before groups of steps become one. */
 tw_status twi_swap_steps(tw_program *program);
 /* fuse.c: would that step become part of a larger one that the back end was asked about? */

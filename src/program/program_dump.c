@@ -18,14 +18,18 @@ static void add_operand(const tw_program *program, const twi_step *step, int o, 
 }
 
 static void add_step(const tw_program *program, int index, tw_pass pass, twi_text *text) {
-    static const char *const parts[] = {"forward", "backward", "commit", "update", "again"};
+    static const char *const parts[] = {"forward", "backward", "commit", "update", "again", "constant"};
     const twi_step *step = &program->step[index];
     char bytes[TWI_QUANTITY_TEXT], flops[TWI_QUANTITY_TEXT] = "-";
     twi_call call;
     twi_program_call(program, step, 0, &call);
     if (step->kernel->flops) twi_quantity(step->kernel->flops(&call), "FLOP", flops);
-    twi_text_add(text, "%4d %-8s %-34s %-24s %10s %11s", index, parts[step->again ? 4 : step->part], step->kernel->name,
-                 step->label, twi_quantity(twi_program_step_bytes(program, step), "B", bytes), flops);
+    twi_text_add(text, "%4d %-8s %-34s %-24s %10s %11s", index,
+                 parts[step->again      ? 4
+                       : step->constant ? 5
+                                        : step->part],
+                 step->kernel->name, step->label, twi_quantity(twi_program_step_bytes(program, step), "B", bytes),
+                 flops);
     if (pass >= TW_PASS_CHOOSE) twi_text_add(text, "  %-18s", step->choice.implementation);
     if (step->tf32) twi_text_add(text, " tf32");
     for (int o = 0; o < step->kernel->operand_count; o++) add_operand(program, step, o, pass, text);

@@ -76,7 +76,9 @@ static void tell_of_buffer(const tw_program *program, int block, const teller *t
     const int there = occupant(program, block, t->account->segment);
     const twi_step *writer = writer_of(program, there);
     const size_t bytes = aligned(program->buffer[block].bytes);
-    if (!writer || twi_program_is_input(program, there))
+    if (writer && writer->constant)
+        tell(t, writer->label, TWI_SHARE_WORKSPACE, bytes);
+    else if (!writer || twi_program_is_input(program, there))
         tell(t, program->buffer[there].name, TWI_SHARE_INPUT, bytes);
     else
         tell(t, writer->label,
@@ -119,6 +121,7 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     stats.recomputed_work = program->recomputed.work;
     stats.workspace_limit = twi_program_saves_workspace(program) ? program->workspace_limit : 0;
     for (int i = 0; i < program->step_count; i++) {
+        if (program->step[i].segment < program->constant_segments) continue; /* not of every run */
         stats.flops += twi_program_step_flops(program, &program->step[i]);
         stats.bytes += twi_program_step_bytes(program, &program->step[i]);
     }

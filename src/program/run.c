@@ -50,7 +50,7 @@ static void fill_control(tw_program *program, bool gradients, twi_control *contr
     memset(control, 0, sizeof *control);
     control->seed = program->model->seed;
     control->attempt = window.attempt;
-    control->constants = 1 + store->version + program->model->arena_turns;
+    control->constants = 1 + store->version + program->model->arena_turns + (program->train ? 0 : store->moved);
     control->sample_weight = 1.0 / (double)window.samples;
     control->micro = window.micro;
     control->window_sample = window.done;
@@ -95,10 +95,21 @@ static tw_status fetch_once_more(const tw_program *program, const twi_flight *fl
     return TW_OK;
 }
 
+/* What depends on parameters and statistics alone is done where those have changed; *done segments are then behind the run. */
+static tw_status run_constants(tw_program *program, uint64_t constants, int first, int *done) {
+    tw_context *context = twi_program_context(program);
+    *done = first == 0 ? program->constant_segments : 0;
+    if (!*done || program->constants == constants) return TW_OK;
+    TWI_TRY(context->backend->run(context, program->prepared, 0, *done));
+    program->constants = constants;
+    return TW_OK;
+}
+
 static tw_status launch(tw_program *program, int first, int count, bool gradients) {
     tw_context *context = twi_program_context(program);
     tw_model *model = program->model;
     twi_control control;
+    int constant;
     if (!program->prepared)
         TWI_TRY(twi_program_share_arena(program)); /* the arena moved, and memory for binding this one lacked then */
     twi_flight *flight = twi_flights_next(&model->flights);
@@ -107,7 +118,8 @@ static tw_status launch(tw_program *program, int first, int count, bool gradient
     const size_t known = model->flights.count ? offsetof(twi_control, update) : sizeof control;
     TWI_TRY(context->backend->copy_in(context, model->store.control, &control, known));
     if (program->half_weights && gradients) TWI_TRY(twi_store_refresh(&model->store, program->half));
-    TWI_TRY(context->backend->run(context, program->prepared, first, count));
+    TWI_TRY(run_constants(program, control.constants, first, &constant));
+    TWI_TRY(context->backend->run(context, program->prepared, first + constant, count - constant));
     if (first + count > program->update_segment)
         twi_store_updated(&model->store, program->half_weights ? program->half : TW_F32);
     flight->program = program;
@@ -173,9 +185,11 @@ static tw_status settle(tw_model *model, twi_flight *flight) {
     twi_guard_settle(flight->program, control);
     if (flight->gradients) flight->program->loss_value = total_loss(flight->program, flight);
     if (control->fault.code) {
+        flight->program->constants = 0; /* nobody knows what a fault left of them */
         if (model->flights.count > 1) undo_later(model, flight);
         return TW_OK;
     }
+    if (flight->program->train && flight->gradients) model->store.moved++;
     if (control->update != model->store.updates) model->store.version++;
     if (control->guard.refused && flight->program->train) return TW_OK; /* the rate of no update */
     model->store.updates = control->update;

@@ -55,6 +55,7 @@ static bool joins(const tw_program *program, int first, int at) {
     if (step->kernel->split != head->kernel->split || step->kernel->split == TWI_BY_RANGE) return false;
     if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
+    if (step->constant != head->constant) return false;
     if (step->kernel->split == TWI_AT_ONCE) return true;
     if (!twi_program_context(program)->backend->chunked) return false;
     if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;
@@ -169,13 +170,17 @@ static void add_segment(tw_program *program, int first, int end) {
 tw_status twi_schedule_segments(tw_program *program) {
     TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
                      sizeof *program->segment, "segments"));
+    twi_constants_order(program);
+    const bool apart = !twi_program_saves_workspace(program);
     program->segment_count = 0;
+    program->constant_segments = 0;
     program->update_segment = -1;
     for (int first = 0, end; first < program->step_count; first = end) {
         for (end = first + 1; end < program->step_count && joins(program, first, end); end++) continue;
         if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0)
             program->update_segment = program->segment_count;
         add_segment(program, first, end);
+        if (program->step[first].constant && apart) program->constant_segments = program->segment_count;
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;
     return TW_OK;

@@ -72,6 +72,7 @@ typedef struct twi_store {
     void *buffers, *shadows;
     twi_control *control; /* device memory */
     uint64_t version;     /* changes with every write and update */
+    uint64_t moved;       /* changes with every training run, which may move statistics without an update */
     uint64_t attempts, updates;
     double learning_rate; /* of the last update */
     twi_guard guard;      /* as the last run left it */

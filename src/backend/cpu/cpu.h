@@ -48,8 +48,8 @@ struct twi_cpu_impl {
      * turned out not to be for it, nothing is kept, the next family is asked. */
     tw_status (*prepare)(twi_cpu_site *site, const twi_call *main, const twi_call *tail);
     void (*release)(twi_cpu_site *site);
-    /* Optional: once a run, before any chunk, on one worker: shared = f(whole operands), e.g. reordered weights. Only operands that no
-     * step of the program writes (parameters) may be read. */
+    /* Optional: once a run, before any chunk, on one worker: shared = f(whole operands), e.g. reordered weights. Only
+     * constants may be read: parameters, and what constant steps made of them. */
     void (*begin)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
     /* One chunk or range. Summed outputs: call->first says replace, else add. */
     void (*run)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
@@ -69,12 +69,14 @@ struct twi_cpu_impl {
 
 /* Implementations by family, each ending with a NULL kernel; src/backend/cpu/impl_table.c lists the families in order of preference. */
 extern const twi_cpu_impl twi_cpu_winograd_impls[]; /* 3x3 convolutions without strides, by fewer products */
+extern const twi_cpu_impl twi_cpu_pixels_impls[];   /* convolutions of few channels on few images */
 extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */
 extern const twi_cpu_impl twi_cpu_lanes_impls[];    /* convolutions of few channels, a vector of images at a time */
 extern const twi_cpu_impl twi_cpu_channelwise_impls[]; /* convolutions with one filter a channel */
 extern const twi_cpu_impl twi_cpu_gemm_impls[];     /* dense layers; any convolution by patches and products */
 extern const twi_cpu_impl twi_cpu_norm_impls[];     /* batch norm pieces */
 extern const twi_cpu_impl twi_cpu_point_impls[];    /* element-wise, pooling, loss, optimizers, copies */
+extern const twi_cpu_impl twi_cpu_fold_impls[];     /* scalings that go into weights */
 
 /* The first family member that takes the call, or NULL: then the specification runs. With reason != NULL: text of the last refusal. */
 const twi_cpu_impl *twi_cpu_find_impl(const char *kernel, const twi_call *call, twi_isa isa, const char **reason);

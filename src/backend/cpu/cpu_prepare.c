@@ -325,6 +325,7 @@ tw_status twi_cpu_prepare(tw_context *context, void **out, const twi_plan *plan,
     program->pool = context->pool;
     program->workers = twi_pool_size(context->pool);
     program->segment_count = plan->segment_count;
+    program->constant_segments = plan->constant_segments;
     program->scratch_offset = plan->scratch_offset;
     program->begin_phase.part = twi_cpu_run_begin;
     program->control = control;

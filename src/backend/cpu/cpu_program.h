@@ -98,6 +98,7 @@ struct twi_cpu_program {
     twi_cpu_phase begin_phase; /* all steps that begin; no parts in a run whose constants are as before */
     int begin_count; /* 0: each segment has a phase of its own for them */
     uint64_t constants; /* for which they began */
+    int constant_segments;
     const twi_control *control;
     twi_step_time *times; /* as in the plan; NULL: not timed */
     size_t times_row;

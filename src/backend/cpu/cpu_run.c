@@ -224,9 +224,10 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     if (segment_count == 0) return TW_OK;
     const twi_cpu_segment *first = &program->segment[first_segment], *last = first + segment_count - 1;
     run r = {program, first->first_phase, last->first_phase + last->phase_count};
+    const bool apart = first_segment < program->constant_segments; /* what other steps begin with is not made yet */
     bool fresh = program->control->constants && program->constants == program->control->constants;
-    program->begin_phase.parts = fresh ? 0 : program->begin_count;
-    program->constants = program->control->constants;
+    program->begin_phase.parts = fresh || apart ? 0 : program->begin_count;
+    if (!apart) program->constants = program->control->constants;
     reset_phase(program, &program->begin_phase);
     double nanoseconds = 0;
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;

@@ -86,3 +86,15 @@ static void add_forward(const twi_call *call, const twi_cpu_workspace *workspace
     sweep.out = call->operand[2].data;
     sweep_run(&sweep, step_add, (sweep_rows){0, 0});
 }
+
+VEC_INLINE void step_add_relu(const twi_sweep *s, int64_t i, sweep_numbers *of) {
+    (void)of;
+    sweep_put(s, i, vec_relu(sweep_get(s, 0, i) + sweep_get(s, 1, i)));
+}
+static void add_relu(const twi_call *call, const twi_cpu_workspace *workspace) {
+    twi_sweep sweep = twi_sweep_over(call, false, workspace);
+    sweep.in[0] = call->operand[0].data;
+    sweep.in[1] = call->operand[1].data;
+    sweep.out = call->operand[2].data;
+    sweep_run(&sweep, step_add_relu, (sweep_rows){0, 0});
+}

@@ -4,6 +4,7 @@
 #include "cpu.h"
 #include "halves.h"
 #include "onednn.h"
+#include "point.h"
 
 #ifdef TWI_HAVE_ONEDNN
 
@@ -187,13 +188,15 @@ static void relu_bf16(const twi_operand *operand) {
 }
 
 /* x < 0 ? 0 : x keeps not-a-number, which the relu that oneDNN can do in the same go turns into 0. */
-static void relu(const twi_operand *operand) {
-    float *x = operand->data;
-    if (operand->store == TWI_REAL && operand->dtype == TW_BF16) {
-        relu_bf16(operand);
+static void relu(const twi_cpu_site *site, const twi_call *call, int y, const twi_cpu_workspace *workspace) {
+    if (call->operand[y].store == TWI_REAL && call->operand[y].dtype == TW_BF16) {
+        relu_bf16(&call->operand[y]);
         return;
     }
-    for (int64_t i = 0, count = twi_shape_count(&operand->shape); i < count; i++) x[i] = x[i] < 0 ? 0 : x[i];
+    twi_call part = *call;
+    part.operand_count = 2;
+    part.operand[0] = part.operand[1] = call->operand[y];
+    TWI_FOR_ISA(site->isa, point)->relu_forward(&part, workspace);
 }
 
 static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
@@ -202,7 +205,7 @@ static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_wo
     roles_data(state->kind, call, data);
     data[TWI_ONEDNN_W] = workspace->shared;
     execute(state->conv[workspace->tail], call, workspace->worker, data, workspace->scratch);
-    if (state->kind->relu) relu(&call->operand[state->kind->operand[TWI_ONEDNN_Y]]);
+    if (state->kind->relu) relu(site, call, state->kind->operand[TWI_ONEDNN_Y], workspace);
 }
 
 /* oneDNN replaces; later chunks of a group go through the worker's scratch. */

@@ -17,6 +17,7 @@
     KERNEL(gelu_backward_tanh, "gelu.backward_tanh", twi_sweep_refuse_flat, NULL)                \
     KERNEL(bias_gelu_backward, "bias_gelu.backward", twi_sweep_refuse, twi_sweep_prepare)        \
     KERNEL(add_forward, "add.forward", twi_sweep_refuse_flat, NULL)                              \
+    KERNEL(add_relu, "add.forward_relu", twi_sweep_refuse_flat, NULL)                            \
     KERNEL(max_pool_forward, "max_pool.forward", refuse_pool, NULL)                              \
     KERNEL(max_pool_backward, "max_pool.backward", refuse_pool, NULL)                            \
     KERNEL(avg_pool_forward, "avg_pool.forward", refuse_pool, NULL)                              \

@@ -29,7 +29,7 @@
 
 /* Before a loop of constant count over an array of vectors: unrolled, the array lives in registers. */
 #if defined(__clang__)
-#define VEC_UNROLL _Pragma("unroll")
+#define VEC_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define VEC_UNROLL _Pragma("GCC unroll 40")
 #endif

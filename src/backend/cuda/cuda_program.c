@@ -6,9 +6,8 @@
 
 #include <string.h>
 
-/* What can be run: everything, the gradients, the update. */
-enum { PARTS = 3 };
-static const char *const part_names[PARTS] = {"all", "gradients", "update"};
+/* What can be run: everything, the gradients, the update; and, apart from these, what makes constants. */
+enum { PARTS = 4 };
 
 typedef struct bound_step {
     const twi_cuda_site *site;
@@ -17,6 +16,8 @@ typedef struct bound_step {
 } bound_step;
 
 typedef struct bound_part {
+    const char *name;
+    bool apart; /* reads no input */
     int first_segment, segment_count;
     int first_step, step_count;
     cudaGraphExec_t graph;
@@ -67,10 +68,12 @@ static tw_status bind_step(const twi_plan *plan, int index, twi_control *control
     return TW_OK;
 }
 
-static void add_part(bound_program *program, const twi_plan *plan, int first, int count) {
+static void add_part(bound_program *program, const twi_plan *plan, const char *name, int first, int count) {
     if (count <= 0) return;
     const twi_segment *head = &plan->segment[first], *last = &plan->segment[first + count - 1];
     program->part[program->part_count++] = (bound_part){
+        .name = name,
+        .apart = first < plan->constant_segments,
         .first_segment = first,
         .segment_count = count,
         .first_step = head->first_step,
@@ -121,10 +124,12 @@ static tw_status bind(twi_cuda_device *device, bound_program *program, const twi
     program->step_count = plan->step_count;
     program->workspace = scratch ? (char *)scratch + plan->scratch_offset : NULL;
     for (int i = 0; i < plan->step_count; i++) TWI_TRY(bind_step(plan, i, control, arena, &program->step[i]));
-    add_part(program, plan, 0, plan->segment_count);
-    if (plan->update_segment > 0 && plan->update_segment < plan->segment_count) {
-        add_part(program, plan, 0, plan->update_segment);
-        add_part(program, plan, plan->update_segment, plan->segment_count - plan->update_segment);
+    const int first = plan->constant_segments;
+    add_part(program, plan, "all", first, plan->segment_count - first);
+    add_part(program, plan, "constants", 0, first);
+    if (plan->update_segment > first && plan->update_segment < plan->segment_count) {
+        add_part(program, plan, "gradients", first, plan->update_segment - first);
+        add_part(program, plan, "update", plan->update_segment, plan->segment_count - plan->update_segment);
     }
     for (int i = 0; i < program->part_count && !device->each_step; i++)
         TWI_TRY(capture(device, program, &program->part[i]));
@@ -165,13 +170,13 @@ tw_status twi_cuda_run(tw_context *context, void *prepared, int first_segment, i
     for (int i = 0; i < program->part_count; i++) {
         const bound_part *part = &program->part[i];
         if (part->first_segment != first_segment || part->segment_count != segment_count) continue;
-        TWI_TRY(twi_cuda_slots_begin(device));
-        twi_nvtx_begin("run", part_names[i]);
+        if (!part->apart) TWI_TRY(twi_cuda_slots_begin(device));
+        twi_nvtx_begin("run", part->name);
         tw_status status = part->graph
                                ? twi_cuda_check(device, cudaGraphLaunch(part->graph, device->stream), "cudaGraphLaunch")
                                : launch_steps(device, program, part);
         twi_nvtx_end();
-        return status ? status : twi_cuda_slots_end(device);
+        return status || part->apart ? status : twi_cuda_slots_end(device);
     }
     return segment_count
                ? TWI_FAIL(TW_ERROR_INTERNAL, "cuda: segments %d to %d are no part of the program; please report it",

@@ -1,0 +1,127 @@
+/* Without training, what scales a product's result channel by channel goes into the product's weights: batch norm by its
+ * running statistics behind a convolution or a dense layer. y = s (w x + b) + t is (s w) x + (s b + t). What makes the new
+ * weights and bias is a step of its own, which constants.c has run only where something has changed. Knows no op: the
+ * table is in fuse_patterns.c.
+ * Source: Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
+ * CVPR 2018, section 3.2. */
+#include "program.h"
+#include "patterns.h"
+
+#include <string.h>
+
+typedef struct found {
+    const twi_fold *fold;
+    int product, shift, scale; /* steps; shift -1: none */
+} found;
+
+static bool is_kernel(const twi_step *step, const char *name) {
+    return step->kernel && strcmp(step->kernel->name, name) == 0;
+}
+
+/* The only step that reads a value, if nobody else wants it; -1. */
+static int only_reader(const tw_program *program, int buffer) {
+    int reader = -1;
+    if (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA) return -1;
+    for (int i = 0; i < program->step_count; i++) {
+        const twi_step *step = &program->step[i];
+        for (int o = 0; step->kernel && o < step->kernel->operand_count; o++) {
+            if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_WRITE ||
+                twi_program_root(program, step->operand[o]) != buffer)
+                continue;
+            if (reader >= 0) return -1;
+            reader = i;
+        }
+    }
+    return reader;
+}
+
+/* The step behind one that wrote `buffer`, if it is of that kernel and reads it as its first operand; -1. */
+static int follower(const tw_program *program, int buffer, const char *kernel) {
+    const int reader = only_reader(program, buffer);
+    return reader >= 0 && is_kernel(&program->step[reader], kernel) && program->step[reader].operand[0] == buffer
+               ? reader
+               : -1;
+}
+
+static bool find(const tw_program *program, int product, const twi_fold *fold, found *f) {
+    const twi_step *step = program->step;
+    *f = (found){fold, product, -1, -1};
+    if (!is_kernel(&step[product], fold->product)) return false;
+    int result = step[product].operand[fold->result];
+    f->shift = follower(program, result, fold->shift);
+    if (f->shift >= 0) result = step[f->shift].operand[2];
+    f->scale = follower(program, result, fold->scale);
+    return f->scale >= 0 && twi_is_constant(program, step[f->scale].operand[1]) &&
+           twi_is_constant(program, step[product].operand[fold->weight]) &&
+           (f->shift < 0 || twi_is_constant(program, step[f->shift].operand[1]));
+}
+
+/* A parameter as the store holds it, whatever type the program reads it in. */
+static tw_status stored(tw_program *program, int buffer, int *out) {
+    twi_buffer values = program->buffer[buffer];
+    *out = buffer;
+    if (values.source != TWI_SOURCE_HALF_VALUES) return TW_OK;
+    values.source = TWI_SOURCE_VALUES;
+    values.store = TWI_ACC;
+    values.dtype = TW_F32;
+    return twi_program_add_buffer(program, &values, out);
+}
+
+/* Planned memory for weights like those, or for a bias. */
+static tw_status add_constant(tw_program *program, const twi_buffer *like, const twi_shape *shape, int *out) {
+    twi_buffer made = *like;
+    made.source = TWI_SOURCE_ARENA;
+    made.parameter = -1;
+    made.pinned = false;
+    if (shape) {
+        made.shape = *shape;
+        twi_shape_row_major(shape, made.stride);
+    }
+    return twi_program_add_buffer(program, &made, out);
+}
+
+static tw_status insert(tw_program *program, int at, const twi_step *step) {
+    TWI_TRY(twi_program_add_step(program, step->kernel, step->attrs, step->node, step->label, (twi_part)step->part,
+                                 step->operand));
+    memmove(program->step + at + 1, program->step + at, (size_t)(program->step_count - 1 - at) * sizeof *program->step);
+    program->step[at] = *step;
+    return TW_OK;
+}
+
+/* In place of the scaling: what makes the weights, the product with them, and the bias behind it. */
+static tw_status apply(tw_program *program, const found *f) {
+    const twi_fold *fold = f->fold;
+    twi_step product = program->step[f->product], scale = program->step[f->scale], makes = scale, bias = scale;
+    const twi_buffer weight = program->buffer[product.operand[fold->weight]];
+    const twi_shape channels = {1, {weight.shape.dim[0]}};
+    int w, b = TWI_NO_REF, new_w, new_b;
+    TWI_TRY(stored(program, product.operand[fold->weight], &w));
+    if (f->shift >= 0) TWI_TRY(stored(program, program->step[f->shift].operand[1], &b));
+    TWI_TRY(add_constant(program, &weight, NULL, &new_w));
+    TWI_TRY(add_constant(program, &weight, &channels, &new_b));
+    TWI_TRY(twi_program_kernel(program, fold->fold, &makes.kernel));
+    TWI_TRY(twi_program_kernel(program, fold->shift, &bias.kernel));
+    const int made[] = {w, b, scale.operand[1], new_w, new_b};
+    const int biased[] = {product.operand[fold->result], new_b, scale.operand[2]};
+    for (int o = 0; o < TWI_MAX_OPERANDS; o++) makes.operand[o] = bias.operand[o] = TWI_NO_REF;
+    memcpy(makes.operand, made, sizeof made);
+    memcpy(bias.operand, biased, sizeof biased);
+    makes.attrs = bias.attrs = NULL;
+    product.operand[fold->weight] = new_w;
+    program->step[f->product].kernel = NULL;
+    if (f->shift >= 0) program->step[f->shift].kernel = NULL;
+    program->step[f->scale] = makes;
+    TWI_TRY(insert(program, f->scale + 1, &product));
+    return insert(program, f->scale + 2, &bias);
+}
+
+tw_status twi_pass_fold(tw_program *program) {
+    twi_pass_constants(program);
+    for (const twi_fold *fold = twi_folds; fold->product; fold++)
+        for (int i = 0; i < program->step_count; i++) {
+            found f;
+            if (program->step[i].kernel && find(program, i, fold, &f)) TWI_TRY(apply(program, &f));
+        }
+    twi_program_compact(program);
+    return TW_OK;
+}

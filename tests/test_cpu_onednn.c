@@ -204,11 +204,11 @@ static void test_backward_weights(void **state) {
     for (int i = 0; i < CASES; i++) check(&cases[i], &backward_weights, W, OPERANDS(X, Y, W), false, false);
 }
 
-/* A first layer's three colours: forward and weights, not the gradient nobody wants. */
+/* A first layer's three colours: forward and weights, not the gradient nobody wants. Few images are conv_pixels_impls.c's. */
 static void test_colours(void **state) {
     (void)state;
     skip_without();
-    static const conv_case colours = {5, 3, 12, 12, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 2, 3};
+    static const conv_case colours = {20, 3, 12, 12, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 8, 3};
     check(&colours, &forward, Y, OPERANDS(X, W, Y), false, false);
     check(&colours, &backward_weights, W, OPERANDS(X, Y, W), false, false);
 }

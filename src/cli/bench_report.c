@@ -168,6 +168,15 @@ static double rate(const twi_bench_settings *s, const twi_bench_times *t) {
 
 static const char *name_of(const tw_device_info *device) { return *device->name ? device->name : "unknown"; }
 
+static void tell_latency(const twi_bench_settings *s, const twi_bench_times *t) {
+    if (s->infer)
+        printf("%12.1f us an answer (p50; p99 %.1f, best %.1f; %lld runs)\n", 1e6 * t->median, 1e6 * t->p99,
+               1e6 * t->best, (long long)t->runs);
+    else
+        printf("%12.3f ms a run (median; best %.3f, 99 of 100 within %.3f; %lld runs)\n", 1e3 * t->median,
+               1e3 * t->best, 1e3 * t->p99, (long long)t->runs);
+}
+
 bool twi_bench_report(const twi_bench_settings *s, const twi_bench_result *r) {
     const twi_bench_times *t = &r->plain;
     printf("%s, %d x %d x %d, batch %d, %s, %s\n", s->workload->name, s->workload->channels, s->workload->side,
@@ -176,8 +185,7 @@ bool twi_bench_report(const twi_bench_settings *s, const twi_bench_result *r) {
     printf("%s: %s, %d %s%s, %s\n\n", r->device.backend, name_of(&r->device), r->device.processors,
            r->device.capability_major ? "multiprocessor" : "thread", plural(r->device.processors), r->device.code);
     printf("%12.1f images/s\n", rate(s, t));
-    printf("%12.3f ms a run (median; best %.3f, 99 of 100 within %.3f; %lld runs)\n", 1e3 * t->median, 1e3 * t->best,
-           1e3 * t->p99, (long long)t->runs);
+    tell_latency(s, t);
     printf("%12.1f GFLOP/s (%.4f GFLOP and %.2f MB a run, %d steps)\n", rate_of(r->stats.flops, t->median),
            1e-9 * r->stats.flops, 1e-6 * r->stats.bytes, r->stats.steps);
     printf("%12.1f MB planned: activations %.1f, scratch %.1f, parameters with gradients and state %.1f\n",

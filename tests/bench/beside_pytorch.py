@@ -2,13 +2,16 @@
 """Measures bench_train beside PyTorch: every variant in turn, several rounds, medians, and the ratio to PyTorch's best.
 
 usage: beside_pytorch.py BENCH_TRAIN [--device NAME] [--python PYTHON] [--rounds N] [--seconds S] [--threads N]
-                         [--only MODEL:BATCH ...] [--precision NAME ...] [--bf16] [--limit S]
+                         [--only MODEL:BATCH ...] [--precision NAME ...] [--bf16] [--infer] [--limit S]
 
 On the CPU PyTorch runs with memory kept (--malloc keep) and passive waiting, in both layouts; the better one counts. On a
 GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
 and normalises its own there. Both pick convolutions by trial. f32 is f32 in both, without TF32; --precision names those of bench_train, each
 a row beside PyTorch's f32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
 not there, or does not see the GPU, bench_train is measured alone.
+
+--infer measures answers instead of training steps, one image each unless --only says another batch: PyTorch in eval mode
+without gradients. Half and 99 of 100 answers are within the times of the table; Talweg's hold the copying of the image.
 
 A round is all workloads once. With --limit no process starts that late, and what was left out is said. Prints a Markdown
 table at the end; each figure is the median over the rounds, with the lowest and the highest in brackets. Exit status: 0, or
@@ -31,7 +34,8 @@ CARDS = [("H200", 67, 4.8), ("H100 PCIe", 51, 2.0), ("H100", 67, 3.35), ("A100-S
          ("RTX 4090", 82.6, 1.008)]
 WORKLOADS = {"cpu": ["mlp:64", "mlp:256", "lenet:64", "lenet:256", "resnet20:64"],
              "cuda": ["lenet:128", "lenet:1024", "resnet20:128", "resnet20:1024", "resnet18:256", "resnet50:64",
-                      "resnet50:256"]}
+                      "resnet50:256"],
+             "infer": ["lenet:1", "resnet20:1"]}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("bench_train")
@@ -43,10 +47,11 @@ parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--only", nargs="*")
 parser.add_argument("--precision", nargs="*", default=["f32"], help="of bench_train: f32, bf16, ...")
 parser.add_argument("--bf16", action="store_true")
+parser.add_argument("--infer", action="store_true")
 parser.add_argument("--limit", type=float, help="seconds for everything")
 options = parser.parse_args()
 gpu = options.device != "cpu"
-workloads = options.only or WORKLOADS["cuda" if gpu else "cpu"]
+workloads = options.only or WORKLOADS["infer" if options.infer else "cuda" if gpu else "cpu"]
 torch_script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_train.py")
 began = time.monotonic()
 failed = False
@@ -74,7 +79,7 @@ def torch_reason():
 
 def variants(model, batch, with_torch):
     common = ["--model", model, "--batch", batch, "--threads", str(options.threads), "--seconds", str(options.seconds),
-              "--warmup", str(min(1, options.seconds))]
+              "--warmup", str(min(1, options.seconds)), "--mode", "infer" if options.infer else "train"]
     ways = ["--data", "gather", "--autotune"] if gpu else []
     for precision in options.precision:
         yield "talweg " + precision, [options.bench_train, "--device", options.device, "--precision", precision] + ways + common
@@ -151,6 +156,26 @@ def row(*cells):
     return "| %s |" % " | ".join(text for text in cells if text is not None)
 
 
+def latencies(results):
+    """The lines of the table of answers."""
+    yield row("workload", "talweg, us (p50)", "p99", "PyTorch's best, us (p50)", "p99", "ratio of p50")
+    yield row(*["---"] * 6)
+    p50 = lambda rows: spread([r["lat_us_p50"] for r in rows])
+    for workload, found in results.items():
+        others = [variant for variant in found if not variant.startswith("talweg")]
+        best = min(others, key=lambda variant: statistics.median(r["lat_us_p50"] for r in found[variant]), default=None)
+        theirs = found.get(best, [])
+        for precision in options.precision:
+            name = workload.replace(":", ", batch ") + ("" if precision == "f32" else ", " + precision)
+            ours = found.get("talweg " + precision)
+            if not ours:
+                yield row(name, "not measured")
+                continue
+            ratios = [b["lat_us_p50"] / a["lat_us_p50"] for a, b in zip(ours, theirs)]
+            yield row(name, p50(ours), median_of(ours, "lat_us_p99"), "%s (%s)" % (p50(theirs), best) if theirs else "-",
+                      median_of(theirs, "lat_us_p99"), spread(ratios) if ratios else "-")
+
+
 def table(results):
     memory = "device_mb" if gpu else "peak_rss_mb"
     yield row("workload", "talweg, images/s", "PyTorch's best, images/s", "ratio", "share of the roofline" if gpu else None,
@@ -189,5 +214,5 @@ names = {r["device_name"] for found in results.values() for variant in found if 
 versions = sorted({r["peer"] for found in results.values() for rows in found.values() for r in rows})
 print("%s on %s; %s; PyTorch in f32; medians of at most %d interleaved rounds of %g s" % (
     options.device, ", ".join(sorted(names)) or "nothing", ", ".join(versions), options.rounds, options.seconds))
-print("\n".join(table(results)))
+print("\n".join(latencies(results) if options.infer else table(results)))
 sys.exit(failed)

@@ -3,9 +3,10 @@
 
 usage: beside_pytorch.py BENCH_TRAIN [--device NAME] [--python PYTHON] [--rounds N] [--seconds S] [--threads N]
                          [--only MODEL:BATCH ...] [--precision NAME ...] [--bf16] [--infer] [--limit S]
+                         [--openblas-core NAME ...]
 
-On the CPU PyTorch runs with memory kept (--malloc keep) and passive waiting, in both layouts; the better one counts. On a
-GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
+On the CPU PyTorch runs with memory kept (--malloc keep) and passive waiting, in both layouts, and with --openblas-core also
+with OpenBLAS told which processor it has, where it does not know; the best counts. On a GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
 and normalises its own there. Both pick convolutions by trial. f32 is f32 in both, without TF32; --precision names those of bench_train, each
 a row beside PyTorch's f32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
 not there, or does not see the GPU, bench_train is measured alone.
@@ -41,6 +42,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("bench_train")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch; '' for none")
+parser.add_argument("--openblas-core", nargs="*", default=[], help="OPENBLAS_CORETYPE to try as well")
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--seconds", type=float, default=3)
 parser.add_argument("--threads", type=int, default=1)
@@ -92,9 +94,12 @@ def variants(model, batch, with_torch):
                 yield "pytorch %s%s" % (variant, ", bf16" if bf16 == "1" else ""), torch + [
                     "--device", options.device, "--channels-last", "1", "--variant", variant, "--bf16", bf16]
         return
-    yield "pytorch", torch
-    if model != "mlp":
-        yield "pytorch, channels last", torch + ["--channels-last", "1"]
+    for core in [""] + options.openblas_core:
+        suffix = ", OpenBLAS for " + core if core else ""
+        ways = torch + (["--openblas-core", core] if core else [])
+        yield "pytorch" + suffix, ways
+        if model != "mlp":
+            yield "pytorch, channels last" + suffix, ways + ["--channels-last", "1"]
 
 
 def run(name, workload, command):

@@ -58,12 +58,16 @@ p.add_argument("--malloc", choices=["default", "keep"], default="default",
                help="keep: glibc never gives memory back (mallopt), so activations do not page-fault every step")
 p.add_argument("--wait", choices=["active", "passive"], default="active", help="OMP_WAIT_POLICY")
 p.add_argument("--isa", choices=["default", "avx2", "avx512"], default="default", help="ATEN_CPU_CAPABILITY")
+p.add_argument("--openblas-core", default="", help="OPENBLAS_CORETYPE, for processors that this OpenBLAS does not know: "
+               "OPENBLAS_VERBOSE=2 tells which kernels it took")
 p.add_argument("--ftz", type=int, choices=[0, 1], default=0, help="torch.set_flush_denormal (default off, as PyTorch is)")
 a = p.parse_args()
 
 # Before the import: OpenBLAS (pthread) does not follow torch.set_num_threads, and a preset OPENBLAS_CORETYPE halves it.
 for k in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
     os.environ.pop(k, None)
+if a.openblas_core:
+    os.environ["OPENBLAS_CORETYPE"] = a.openblas_core
 os.environ.update(OMP_NUM_THREADS=str(a.threads), OPENBLAS_NUM_THREADS=str(a.threads), OMP_WAIT_POLICY=a.wait)
 if a.isa != "default":
     os.environ["ATEN_CPU_CAPABILITY"] = a.isa

@@ -156,6 +156,32 @@ static void work_beside_capture(bool planted) {
     MUST(cudaGraphDestroy(graph));
 }
 
+static void another_device(bool planted) {
+    emu_set_device_count(2);
+    {
+        Stream stream;
+        DeviceArray<float> x(count);
+        if (planted) MUST(cudaSetDevice(1));
+        MUST(cudaMemsetAsync(x.data, 0, bytes, stream));
+        stream.finish();
+    }
+    emu_set_device_count(1);
+}
+
+static void memory_of_another_device(bool planted) {
+    emu_set_device_count(2);
+    {
+        DeviceArray<float> x(count);
+        MUST(cudaSetDevice(1));
+        Stream stream;
+        DeviceArray<float> y(count);
+        MUST(cudaMemsetAsync(planted ? x.data : y.data, 0, bytes, stream));
+        stream.finish();
+        MUST(cudaSetDevice(0));
+    }
+    emu_set_device_count(1);
+}
+
 static void freed_with_graph(bool planted) {
     Stream stream;
     cudaGraph_t graph;
@@ -205,6 +231,8 @@ static const struct {
     {"copy_past_end", copy_past_end},
     {"work_beside_capture", work_beside_capture},
     {"freed_with_graph", freed_with_graph},
+    {"another_device", another_device},
+    {"memory_of_another_device", memory_of_another_device},
 };
 
 int main(int argc, char **argv) {

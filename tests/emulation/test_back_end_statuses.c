@@ -297,7 +297,7 @@ static bool fit_short(const char *name, uint64_t k, tw_on_out_of_memory then, bo
     return failed;
 }
 
-static uint64_t stride = 7;
+static uint64_t stride = 19;
 
 static void fail_each(tw_on_out_of_memory then) {
     for (int i = 0; i < CALLS; i++)

@@ -34,7 +34,8 @@ static tw_value *various(tw_model *model, tw_value *x) {
 /* Who else reads what the convolution gives keeps the norm from vanishing. */
 static tw_value *read_twice(tw_model *model, tw_value *x) {
     x = tw_conv2d(model, x, 4, 3, TW_OPTIONS(conv2d, .padding = 1, .no_bias = true));
-    return tw_dense(model, tw_add(model, tw_batch_norm(model, x, NULL), x), CLASSES, NULL);
+    tw_value *before = tw_relu(model, x), *y = tw_batch_norm(model, x, NULL);
+    return tw_dense(model, tw_add(model, y, before), CLASSES, NULL);
 }
 
 /* As open_net, with the user's op in the context. */
@@ -303,6 +304,32 @@ static void test_constants_are_made_once(void **state) {
     close_net(&n);
 }
 
+/* Nobody else's memory overlaps with that of constants, at whatever time. */
+static void test_constants_keep_their_place(void **state) {
+    (void)state;
+    net n;
+    open(&n, various);
+    tw_program *program = answering(&n, BATCH, false, 0);
+    int found = 0;
+    for (int i = 0; i < program->buffer_count; i++) {
+        const twi_buffer *constant = &program->buffer[i];
+        if (!constant->constant || constant->last < 0) continue;
+        found++;
+        assert_int_equal(constant->first, 0);
+        assert_int_equal(constant->last, program->segment_count - 1);
+        for (int k = 0; k < program->buffer_count; k++) {
+            const twi_buffer *other = &program->buffer[k];
+            if (k == i || other->source != TWI_SOURCE_ARENA || other->alias >= 0 || other->local || other->last < 0)
+                continue;
+            assert_true(other->offset + other->bytes <= constant->offset ||
+                        constant->offset + constant->bytes <= other->offset);
+        }
+    }
+    assert_int_equal(found, 9); /* of three norms: coefficients, weights, bias */
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
 /* Where memory is short nothing is kept from run to run. */
 static void test_a_limit_of_memory_keeps_no_constants(void **state) {
     (void)state;
@@ -348,6 +375,7 @@ int main(void) {
         in_folder(test_answers_follow_loaded_weights),
         cmocka_unit_test(test_two_programs_take_turns),
         cmocka_unit_test(test_constants_are_made_once),
+        cmocka_unit_test(test_constants_keep_their_place),
         cmocka_unit_test(test_a_limit_of_memory_keeps_no_constants),
         cmocka_unit_test(test_runs_take_no_memory),
     };

@@ -250,12 +250,13 @@ static void measure(bench *b) {
         "{\"peer\": \"talweg-%s\", \"device\": \"%s\", \"device_name\": \"%s\", \"model\": \"%s\", \"mode\": \"%s\", "
         "\"batch\": %d, \"threads\": %d, \"opt\": \"%s\", \"data\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
         "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, "
-        "\"lat_us_p99\": %.1f, \"host_us\": %.1f, \"params\": %lld, \"first_step_s\": %.3f, \"peak_rss_mb\": %.1f, "
+        "\"lat_us_p99\": %.1f, \"lat_us_best\": %.1f, \"host_us\": %.1f, \"params\": %lld, \"first_step_s\": %.3f, "
+        "\"peak_rss_mb\": %.1f, "
         "\"device_mb\": %.1f, \"gflops\": %.1f, \"gflop_per_step\": %.4f, \"mb_per_step\": %.3f, \"arena_mb\": %.1f, "
         "\"loss_first\": %.6f, \"loss_last\": %.6f}\n",
         tw_version(), tw_context_get_device(b->context), device.name, b->set.model, b->set.mode, b->set.batch,
         tw_context_get_threads(b->context), train ? b->set.optimizer : "none", b->set.data, rate, rates[done - 1],
-        cpu_rate, 1e3 * b->set.batch / rate, 1e6 * p50, 1e6 * latencies[(int)(0.99 * kept)],
+        cpu_rate, 1e3 * b->set.batch / rate, 1e6 * p50, 1e6 * latencies[(int)(0.99 * kept)], 1e6 * latencies[0],
         1e6 * median(launches, kept), (long long)tw_model_count_weights(b->model), first_step,
         (double)usage.ru_maxrss / 1024, (double)tw_context_get_device_memory(b->context).peak / 1e6,
         stats.flops / b->set.batch * rate / 1e9, stats.flops / 1e9, stats.bytes / 1e6, (double)stats.arena_bytes / 1e6,

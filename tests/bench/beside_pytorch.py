@@ -12,7 +12,8 @@ a row beside PyTorch's f32; --bf16 adds PyTorch's autocast, for comparison. Wher
 not there, or does not see the GPU, bench_train is measured alone.
 
 --infer measures answers instead of training steps, one image each unless --only says another batch: PyTorch in eval mode
-without gradients. Half and 99 of 100 answers are within the times of the table; Talweg's hold the copying of the image.
+without gradients. Half and 99 of 100 answers are within the times of the table, and the shortest is what a busy machine disturbs
+least; Talweg's hold the copying of the image.
 
 A round is all workloads once. With --limit no process starts that late, and what was left out is said. Prints a Markdown
 table at the end; each figure is the median over the rounds, with the lowest and the highest in brackets. Exit status: 0, or
@@ -163,8 +164,9 @@ def row(*cells):
 
 def latencies(results):
     """The lines of the table of answers."""
-    yield row("workload", "talweg, us (p50)", "p99", "PyTorch's best, us (p50)", "p99", "ratio of p50")
-    yield row(*["---"] * 6)
+    yield row("workload", "talweg, us (p50)", "p99", "shortest", "PyTorch's best, us (p50)", "p99", "shortest", "ratio of p50",
+              "ratio of the shortest")
+    yield row(*["---"] * 9)
     p50 = lambda rows: spread([r["lat_us_p50"] for r in rows])
     for workload, found in results.items():
         others = [variant for variant in found if not variant.startswith("talweg")]
@@ -176,9 +178,10 @@ def latencies(results):
             if not ours:
                 yield row(name, "not measured")
                 continue
-            ratios = [b["lat_us_p50"] / a["lat_us_p50"] for a, b in zip(ours, theirs)]
-            yield row(name, p50(ours), median_of(ours, "lat_us_p99"), "%s (%s)" % (p50(theirs), best) if theirs else "-",
-                      median_of(theirs, "lat_us_p99"), spread(ratios) if ratios else "-")
+            ratio = lambda key: spread([b[key] / a[key] for a, b in zip(ours, theirs)]) if theirs else "-"
+            yield row(name, p50(ours), median_of(ours, "lat_us_p99"), median_of(ours, "lat_us_best"),
+                      "%s (%s)" % (p50(theirs), best) if theirs else "-", median_of(theirs, "lat_us_p99"),
+                      median_of(theirs, "lat_us_best"), ratio("lat_us_p50"), ratio("lat_us_best"))
 
 
 def table(results):

@@ -20,7 +20,7 @@ Examples:
   torch_train.py --model resnet50 --batch 64 --channels-last 1 --device cuda --variant graph
 
 JSON keys: rate (median over windows, in `unit`), rate_best, rate_per_cpu_s (work per second of CPU time: with
---threads 1 it hardly feels other load on the machine; with 2 threads spinning counts), ms_per_step, lat_us_p50/p99 (infer
+--threads 1 it hardly feels other load on the machine; with 2 threads spinning counts), ms_per_step, lat_us_p50/p99/best (infer
 on the CPU), host_us (a step as the host sees it: on a GPU, until all is asked for), import_s, first_step_s (process start
 to the end of the first step), peak_rss_mb, device_mb (most memory of a GPU held), loss_first, loss_last.
 """
@@ -265,7 +265,7 @@ r = {"peer": "pytorch-" + torch.__version__, "device": a.device, "variant": a.va
      "data": a.data, "rate": round(statistics.median(rates), 1), "rate_best": round(max(rates), 1),
      "rate_per_cpu_s": round(statistics.median(cpu_rates), 1), "unit": unit,
      "ms_per_step": round(ms_per_step, 4), "lat_us_p50": round(1e6 * lat[len(lat) // 2], 1),
-     "lat_us_p99": round(1e6 * lat[int(len(lat) * 0.99)], 1), "params": n_params,
+     "lat_us_p99": round(1e6 * lat[int(len(lat) * 0.99)], 1), "lat_us_best": round(1e6 * lat[0], 1), "params": n_params,
      "import_s": round(import_s, 3), "first_step_s": round(first_step_s, 3),
      "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
      "loss_first": loss_first, "loss_last": float(last.detach()) if a.mode == "train" else None,

@@ -30,7 +30,7 @@ void impl_rows(twi_call *call, int o, twi_store_kind store, int64_t rows, int64_
 
 /* A loop over the instruction sets this processor has. */
 #define IMPL_EACH_ISA(isa)                                         \
-    for (int isa = TWI_ISA_BASELINE; isa <= TWI_ISA_AVX512; isa++) \
+    for (int isa = TWI_ISA_BASELINE; isa <= TWI_ISA_AVX512_BF16; isa++) \
         if (impl_has_isa(isa))
 bool impl_has_isa(twi_isa isa);
 

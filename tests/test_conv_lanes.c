@@ -148,7 +148,7 @@ static pooled open_pooled(int lanes) {
 static void turned_samples_give_the_same(void **state) {
     (void)state;
     enum { OUT = POOLED * POOLED * FILTERS };
-    const int widths[] = {[TWI_ISA_BASELINE] = 4, [TWI_ISA_AVX2] = 8, [TWI_ISA_AVX512] = 16};
+    const int widths[] = {[TWI_ISA_BASELINE] = 4, [TWI_ISA_AVX2] = 8, [TWI_ISA_AVX512] = 16, [TWI_ISA_AVX512_BF16] = 16};
     IMPL_EACH_ISA(isa) {
         pooled plain = open_pooled(0), turned = open_pooled(widths[isa]);
         turned.x = plain.x, turned.w = plain.w, turned.b = plain.b;

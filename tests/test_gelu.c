@@ -49,7 +49,7 @@ static void run(const form *f, twi_isa isa, int64_t count, const float *x, float
 static void both_forms_agree_with_pytorch(void **state) {
     (void)state;
     for (const form *f = forms; f < forms + FORMS; f++)
-        for (int isa = TWI_ISA_NONE; isa <= TWI_ISA_AVX512; isa++) {
+        for (int isa = TWI_ISA_NONE; isa <= TWI_ISA_AVX512_BF16; isa++) {
             if (isa > TWI_ISA_NONE && !impl_has_isa((twi_isa)isa)) continue;
             float x[INPUTS], y[INPUTS], dx[INPUTS];
             for (int i = 0; i < INPUTS; i++) x[i] = (float)gelu_x[i];
@@ -95,7 +95,7 @@ static void strange_numbers_travel(void **state) {
     const float x[] = {NAN, INFINITY, -INFINITY, 1e30f, -1e30f, 1e-40f, -0.0f, 0, 1e19f, -1e19f, 3, NAN, 1, 1, 1, 1, 1};
     enum { STRANGE = COUNT(x) };
     for (const form *f = forms; f < forms + FORMS; f++)
-        for (int isa = TWI_ISA_NONE; isa <= TWI_ISA_AVX512; isa++) {
+        for (int isa = TWI_ISA_NONE; isa <= TWI_ISA_AVX512_BF16; isa++) {
             if (isa > TWI_ISA_NONE && !impl_has_isa((twi_isa)isa)) continue;
             float y[STRANGE], dx[STRANGE];
             run(f, (twi_isa)isa, STRANGE, x, y, dx);

@@ -163,7 +163,7 @@ static void draw(const op_check *check, const case_setting *setting, case_data *
 }
 
 static void check_cpu(op_check *check, const case_data *data, const case_results expected[2]) {
-    static const char *const isas[] = {"specification", "baseline", "avx2", "avx512"};
+    static const char *const isas[] = {"specification", "baseline", "avx2", "avx512", "avx512_bf16"};
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         assert_int_equal(setenv("TALWEG_CPU", isas[i], 1), 0);
         if (strcmp(twi_cpu_isa_name(twi_cpu_isa()), isas[i]) != 0) continue; /* not on this processor */

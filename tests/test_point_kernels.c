@@ -1,5 +1,6 @@
 /* The CPU back end's light loops against plain loops in double: bias, relu, add, copies, losses, dropout, updates. */
 #include "impl_call.h"
+#include "base/half.h"
 #include "base/philox.h"
 #include "backend/attrs.h"
 
@@ -425,8 +426,45 @@ static void updates_stop_at_a_fault(void **state) {
     }
 }
 
+/* ---- halves ---- */
+
+static bool is_strange(float x) { return x != 0 && fabsf(x) < 0x1p-126f; } /* workers flush such numbers */
+
+/* Whatever the bits: to nearest even, infinities and not-a-number kept. */
+static void check_rounding(twi_isa isa, tw_dtype half) {
+    enum { COUNT = 60003 };
+    const impl_shape shape = {2, {1, COUNT}, false};
+    uint16_t *x[3];
+    twi_call call = {0};
+    for (int o = 0; o < 3; o++) {
+        x[o] = (uint16_t *)(void *)impl_bytes(2 * COUNT);
+        impl_operand(&call, o, TWI_REAL, &shape, x[o]);
+        call.operand[o].dtype = (uint8_t)half;
+    }
+    for (int i = 0; i < COUNT; i += 2)
+        x[1][i] = (uint16_t)((x[0][i] & 0xFF80u) - 0x400u + i % 128); /* a few bits below */
+    impl_run(twi_cpu_point_impls, "add.forward", isa, &call);
+    for (int i = 0; i < COUNT; i++) {
+        const float a = twi_half_to_f32(half, x[0][i]), b = twi_half_to_f32(half, x[1][i]), sum = a + b;
+        const uint16_t want = twi_half_from_f32(half, sum);
+        if (half == TW_BF16 && (is_strange(a) || is_strange(b) || is_strange(sum))) continue;
+        if (isnan(sum) ? !isnan(twi_half_to_f32(half, x[2][i])) : x[2][i] != want)
+            fail_msg("%s: %g + %g is %04x, expected %04x", tw_dtype_name(half), a, b, x[2][i], want);
+    }
+    impl_release();
+}
+
+static void sums_are_rounded_to_halves_as_half_c_does(void **state) {
+    (void)state;
+    IMPL_EACH_ISA(isa) {
+        check_rounding((twi_isa)isa, TW_BF16);
+        check_rounding((twi_isa)isa, TW_F16);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_rounded_to_halves_as_half_c_does),
         cmocka_unit_test(bias),
         cmocka_unit_test(bias_relu),
         cmocka_unit_test(relu_and_add),

@@ -257,13 +257,13 @@ static void a_window_sums_halves_in_f32(void **state) {
 static void automatic_is_bf16_where_the_processor_multiplies_it(void **state) {
     (void)state;
     if (check_device()) skip();
-    static const char *const isas[] = {"avx2", "avx512"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const isas[] = {"avx2", "avx512", "avx512_bf16"};
+    for (int i = 0; i < 3; i++) {
         net n;
         assert_int_equal(setenv("TALWEG_CPU", isas[i], 1), 0);
         open_net(&n, lenet5, 1, 28);
         tw_program *program = make_in(&n, 8, false, TW_PRECISION_AUTO, NULL, 0);
-        bool bf16 = twi_cpu_isa() == TWI_ISA_AVX512 && twi_cpu_has_bf16();
+        bool bf16 = twi_cpu_isa() == TWI_ISA_AVX512_BF16;
         assert_int_equal(program->precision, bf16 ? TW_PRECISION_BF16 : TW_PRECISION_F32);
         tw_program_destroy(program);
         close_net(&n);

@@ -19,7 +19,7 @@ static const char usage[] =
     "Environment:\n"
     "  TALWEG_CUDA_DRIVER  the NVIDIA driver's library, instead of libcuda.so.1\n"
     "  TALWEG_CUDA_PLUGIN  Talweg's CUDA back end, instead of libtalweg-cuda.so beside the library\n"
-    "  TALWEG_CPU          lowers the instruction set in use: specification, baseline, avx2 or avx512\n";
+    "  TALWEG_CPU          lowers the instruction set in use: specification, baseline, avx2, avx512 or avx512_bf16\n";
 
 static void line(const char *label, const char *format, ...) TW_PRINTF(2, 3);
 static void line(const char *label, const char *format, ...) {

@@ -6,7 +6,7 @@
 
 static const twi_lanes *lanes_for(twi_isa isa) {
 #if defined(__x86_64__)
-    if (isa != TWI_ISA_BASELINE) return isa == TWI_ISA_AVX512 ? &twi_lanes_avx512 : &twi_lanes_avx2;
+    if (isa != TWI_ISA_BASELINE) return isa >= TWI_ISA_AVX512 ? &twi_lanes_avx512 : &twi_lanes_avx2;
 #endif
     (void)isa;
     return &twi_lanes_baseline;

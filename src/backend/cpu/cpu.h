@@ -9,8 +9,9 @@
 #include "base/text.h"
 
 /* Instruction sets, each containing the ones before it. TWI_ISA_NONE: no implementation is taken, the specification runs. */
-typedef enum twi_isa { TWI_ISA_NONE = -1, TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_ISA_AVX512 } twi_isa;
-/* What this processor has, lowered by the environment variable TALWEG_CPU=specification|baseline|avx2|avx512 (another text: ignored). */
+typedef enum twi_isa { TWI_ISA_NONE = -1, TWI_ISA_BASELINE, TWI_ISA_AVX2, TWI_ISA_AVX512, TWI_ISA_AVX512_BF16 } twi_isa;
+/* What this processor has, lowered by the environment variable TALWEG_CPU=specification|baseline|avx2|avx512|avx512_bf16
+ * (another text: ignored). */
 twi_isa twi_cpu_isa(void);
 const char *twi_cpu_isa_name(twi_isa isa);
 /* Fills in the processor's name and the machine's memory. */

@@ -65,7 +65,7 @@ static tw_status cpu_describe(const tw_context *context, tw_device_info *out) {
 /* Halves that it does not compute in are widened. */
 static bool cpu_computes_in(const tw_context *context, tw_precision precision) {
     const cpu_device *cpu = context->device;
-    return precision == TW_PRECISION_BF16 && cpu->isa >= TWI_ISA_AVX512 && twi_cpu_has_bf16();
+    return precision == TW_PRECISION_BF16 && cpu->isa >= TWI_ISA_AVX512_BF16;
 }
 
 static int cpu_workers(const tw_context *context) { return twi_pool_size(context->pool); }

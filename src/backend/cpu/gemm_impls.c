@@ -15,7 +15,7 @@
 const twi_gemm *twi_gemm_for(twi_isa isa) {
 #if defined(__x86_64__)
     static const twi_gemm *const versions[] = {&twi_gemm_baseline, &twi_gemm_avx2, &twi_gemm_avx512};
-    return versions[isa];
+    return versions[isa < TWI_ISA_AVX512 ? isa : TWI_ISA_AVX512];
 #else
     (void)isa;
     return &twi_gemm_baseline;

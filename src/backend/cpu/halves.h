@@ -24,8 +24,7 @@ bool twi_cpu_has_halves(const twi_call *call);
 twi_call twi_cpu_widened_call(const twi_call *call);
 /* Makes of a site for the f32 twin, prepared, one for the call itself; the site takes the other one over. */
 tw_status twi_cpu_widen(twi_cpu_site *site, const twi_cpu_site *f32, const twi_call *main);
-/* Does this processor multiply bf16? And is that faster than multiplying f32? */
-bool twi_cpu_has_bf16(void);
+/* Does this processor multiply bf16 faster than f32? */
 bool twi_cpu_gains_by_bf16(void);
 
 #endif

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isa_name[] = {"specification", "baseline", "avx2", "avx512"}; /* from TWI_ISA_NONE on */
+static const char *const isa_name[] = {"specification", "baseline", "avx2", "avx512",
+                                       "avx512_bf16"}; /* from TWI_ISA_NONE on */
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -23,18 +24,17 @@ static bool has_amx(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16);
 }
 
-bool twi_cpu_has_bf16(void) {
+static bool has_avx512_bf16(void) {
     unsigned a, b, c, d;
-    return has_amx() || (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16));
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16);
 }
 
 /* Intel's vdpbf16ps takes four times as long as a multiply-add of f32 (89 against 179 GFLOP/s on family 6, model 207). */
 bool twi_cpu_gains_by_bf16(void) {
     unsigned a, b, c, d;
-    return twi_cpu_has_bf16() && (has_amx() || (__get_cpuid(0, &a, &b, &c, &d) && b != INTEL));
+    return has_amx() || (has_avx512_bf16() && __get_cpuid(0, &a, &b, &c, &d) && b != INTEL);
 }
 #else
-bool twi_cpu_has_bf16(void) { return false; }
 bool twi_cpu_gains_by_bf16(void) { return false; }
 #endif
 
@@ -43,7 +43,7 @@ static twi_isa processor_isa(void) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return TWI_ISA_BASELINE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq"))
-        return TWI_ISA_AVX512;
+        return has_avx512_bf16() ? TWI_ISA_AVX512_BF16 : TWI_ISA_AVX512;
     return TWI_ISA_AVX2;
 #else
     return TWI_ISA_BASELINE;

@@ -14,8 +14,12 @@ typedef void twi_cpu_loop(const twi_call *call, const twi_cpu_workspace *workspa
     ((isa) >= TWI_ISA_AVX512 ? &twi_##family##_avx512 \
      : (isa) >= TWI_ISA_AVX2 ? &twi_##family##_avx2   \
                              : &twi_##family##_baseline)
+/* The same of a family that is compiled for AVX512_BF16, too, which rounds to bf16. */
+#define TWI_FOR_ISA_BF16(isa, family) \
+    ((isa) >= TWI_ISA_AVX512_BF16 ? &twi_##family##_avx512_bf16 : TWI_FOR_ISA(isa, family))
 #else
 #define TWI_FOR_ISA(isa, family) ((void)(isa), &twi_##family##_baseline)
+#define TWI_FOR_ISA_BF16(isa, family) TWI_FOR_ISA(isa, family)
 #endif
 
 #endif

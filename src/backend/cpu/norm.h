@@ -23,6 +23,6 @@ typedef struct twi_norm_loops {
     TWI_NORM_KERNELS(TWI_NORM_MEMBER)
 } twi_norm_loops;
 
-extern const twi_norm_loops twi_norm_baseline, twi_norm_avx2, twi_norm_avx512;
+extern const twi_norm_loops twi_norm_baseline, twi_norm_avx2, twi_norm_avx512, twi_norm_avx512_bf16;
 
 #endif

@@ -4,7 +4,7 @@
 
 #define NORM_RUN(name, kernel)                                                                                   \
     static void run_##name(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
-        TWI_FOR_ISA(site->isa, norm)->name(call, workspace);                                                     \
+        TWI_FOR_ISA_BF16(site->isa, norm)->name(call, workspace);                                                     \
     }
 TWI_NORM_KERNELS(NORM_RUN)
 

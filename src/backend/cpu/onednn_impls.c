@@ -41,7 +41,7 @@ static bool is_bf16(const conv_kind *kind, const twi_call *call) {
 }
 
 static const char *refuse_bf16(const twi_call *call, twi_isa isa) {
-    if (isa < TWI_ISA_AVX512 || !twi_onednn_has_bf16()) return "oneDNN: the processor does not multiply bf16";
+    if (isa < TWI_ISA_AVX512_BF16 || !twi_onednn_has_bf16()) return "oneDNN: the processor does not multiply bf16";
     if (!twi_cpu_gains_by_bf16()) return "oneDNN: the processor multiplies f32 faster than bf16";
     for (int o = 0; o < call->operand_count; o++) {
         const twi_operand *operand = &call->operand[o];

@@ -41,7 +41,7 @@ typedef struct twi_point_loops {
     TWI_POINT_KERNELS(TWI_POINT_MEMBER)
 } twi_point_loops;
 
-extern const twi_point_loops twi_point_baseline, twi_point_avx2, twi_point_avx512;
+extern const twi_point_loops twi_point_baseline, twi_point_avx2, twi_point_avx512, twi_point_avx512_bf16;
 
 /* Scratch of a row of classes: whole vectors of the widest kind. */
 static inline int64_t twi_classes_padded(int64_t classes) { return (classes + 15) / 16 * 16; }

@@ -69,7 +69,7 @@ static const char *refuse_gather(const twi_call *call, twi_isa isa) {
 
 #define POINT_RUN(name, kernel, refuse, prepare)                                                                 \
     static void run_##name(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) { \
-        TWI_FOR_ISA(site->isa, point)->name(call, workspace);                                                    \
+        TWI_FOR_ISA_BF16(site->isa, point)->name(call, workspace);                                                    \
     }
 TWI_POINT_KERNELS(POINT_RUN)
 

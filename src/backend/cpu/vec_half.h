@@ -23,8 +23,12 @@ VEC_INLINE vec vec_from_bf16(const uint16_t *p) {
     return (vec)(__builtin_convertvector((half_bits) * (const half_in_memory *)p, vec_bits) << 16);
 #endif
 }
-#if defined(__AVX512BW__) && VEC_WIDTH == 16
-/* The instruction for this, of AVX512_BF16, turns denormals into zero. */
+#if defined(__AVX512BF16__) && VEC_WIDTH == 16
+/* Turns denormals into zero, as arithmetic does in workers. Arrays that are converted as such (halves.h) keep theirs. */
+VEC_INLINE void vec_to_bf16(uint16_t *p, vec v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, (__m256i)_mm512_cvtneps_pbh((__m512)v));
+}
+#elif defined(__AVX512BW__) && VEC_WIDTH == 16
 VEC_INLINE void vec_to_bf16(uint16_t *p, vec v) {
     const __m512i upper_words = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29, 27, 25, 23, 21,
                                                  19, 17, 15, 13, 11, 9, 7, 5, 3, 1);

@@ -43,6 +43,6 @@ typedef struct twi_winograd {
     void (*weights_gradient)(const twi_winograd_shape *shape, const float *sums, void *dw, tw_dtype stored);
 } twi_winograd;
 
-extern const twi_winograd twi_winograd_baseline, twi_winograd_avx2, twi_winograd_avx512;
+extern const twi_winograd twi_winograd_baseline, twi_winograd_avx2, twi_winograd_avx512, twi_winograd_avx512_bf16;
 
 #endif

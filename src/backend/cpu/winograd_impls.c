@@ -16,7 +16,7 @@ static const roles forward_bias_relu = {0, 1, 3, 2, false, true};
 static const roles backward_data = {2, 1, 0, -1, true, false};
 static const roles backward_weights = {0, 2, 1, -1, false, false};
 
-static const twi_winograd *loops_of(const twi_cpu_site *site) { return TWI_FOR_ISA(site->isa, winograd); }
+static const twi_winograd *loops_of(const twi_cpu_site *site) { return TWI_FOR_ISA_BF16(site->isa, winograd); }
 
 static int64_t tiled(int64_t size, int tile) { return (size + tile - 1) / tile * tile; }
 

@@ -1,12 +1,18 @@
 /* What a program without training makes of parameters and statistics once: that answers follow every change of those, that it
  * is not done in every run, that norms vanish into weights, and that runs take no memory. */
+#define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "data_files.h"
 #include "golden/frozen_norm.h"
 #include "program_net.h"
 #include "user_ops.h"
 
+#include <dirent.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { BATCH = 5, CLASSES = 3, PIXELS = 2 * 3 * 3, MOST_PARAMETERS = 1024 };
 static const int32_t labels[BATCH] = {0, 2, 1, 1, 2};
@@ -365,6 +371,51 @@ static void test_runs_take_no_memory(void **state) {
     close_net(&n);
 }
 
+/* How often threads other than this one have gone to sleep. */
+static long sleeps_of_workers(void) {
+    long sum = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (const struct dirent *task; (task = readdir(tasks));) {
+        char path[300], line[256];
+        const long thread = strtol(task->d_name, NULL, 10);
+        if (thread <= 0 || thread == (long)getpid()) continue;
+        snprintf(path, sizeof path, "/proc/self/task/%ld/status", thread);
+        FILE *file = fopen(path, "r");
+        long switches;
+        while (file && fgets(line, sizeof line, file))
+            if (sscanf(line, "voluntary_ctxt_switches: %ld", &switches) == 1) sum += switches;
+        if (file) fclose(file);
+    }
+    closedir(tasks);
+    return sum;
+}
+
+/* One image is one worker's: the others sleep on, but for what is done once. */
+static void test_one_image_wakes_nobody(void **state) {
+    (void)state;
+    enum { RUNS = 40, FEW = 10 };
+    const struct timespec while_spinning = {.tv_nsec = 2000000};
+    if (check_device()) skip();
+    net n;
+    static float image[3 * 32 * 32];
+    float logits[10];
+    long before = 0;
+    open_net(&n, resnet20, 3, 32);
+    tw_program *program = answering(&n, 1, false, 0);
+    for (int i = 0; i < RUNS + FEW; i++) {
+        CHECK_OK(tw_program_write(program, n.x, TW_F32, image, 3 * 32 * 32));
+        CHECK_OK(tw_program_run(program));
+        CHECK_OK(tw_program_read(program, n.logits, logits, 10));
+        nanosleep(&while_spinning, NULL);
+        if (i + 1 == FEW) before = sleeps_of_workers();
+    }
+    const long woken = sleeps_of_workers() - before;
+    if (woken > FEW) fail_msg("%d runs woke a worker %ld times", RUNS, woken);
+    tw_program_destroy(program);
+    close_net(&n);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_those_of_pytorch),
@@ -378,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_constants_keep_their_place),
         cmocka_unit_test(test_a_limit_of_memory_keeps_no_constants),
         cmocka_unit_test(test_runs_take_no_memory),
+        cmocka_unit_test(test_one_image_wakes_nobody),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

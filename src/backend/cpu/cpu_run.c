@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* Work that one worker is guessed to do faster than waking and meeting the others takes. */
+/* Work that one worker is guessed to do faster than waking and meeting the others takes. Nor are they woken where there is
+ * nothing to share: one image is one worker's. */
 #define ALONE_NANOSECONDS 20000
 #define BARRIER_NANOSECONDS 500
 
@@ -231,8 +232,12 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     reset_phase(program, &program->begin_phase);
     double nanoseconds = 0;
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;
-    for (int p = r.first_phase; p < r.end_phase; p++) reset_phase(program, &program->phase[p]);
-    if (nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS) {
+    bool shared = program->begin_phase.parts > 1;
+    for (int p = r.first_phase; p < r.end_phase; p++) {
+        reset_phase(program, &program->phase[p]);
+        shared = shared || !program->phase[p].alone;
+    }
+    if (!shared || nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS) {
         twi_pool_run_alone(program->pool, run_phases, &r);
         return TW_OK;
     }

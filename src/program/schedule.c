@@ -7,9 +7,12 @@
 
 enum {
     CHUNK_BYTES = 512 * 1024,        /* what one step of a chunk should touch: about an L2 cache */
+    HEAVY_BYTES = 1024 * 1024,       /* weights of a step that every chunk reads again from further away */
+    HEAVY_CHUNK_BYTES = 4096 * 1024, /* which chunks of up to this size make up for */
     GROUPS_MAX = 8,                  /* partial sums kept apart, hence workers that can share a segment */
     GROUPS_MIN = 2,                  /* however large the sums */
     CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
+    HEAVY_CHUNKS_WANTED = 2,         /* into so many where weights are more than a quarter of the batch */
     CHUNK_SAMPLES_MIN = 8,           /* but small samples not finer than this */
     PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step, where no limit of workspace is lower */
 };
@@ -79,6 +82,7 @@ typedef struct demands {
     int64_t samples;
     size_t touched;   /* bytes of one sample that the widest step touches */
     size_t partial;   /* bytes of the largest sum that chunks add to */
+    size_t whole;     /* bytes of the most weights and sums that a step goes through with every chunk */
     int64_t multiple; /* samples the pickiest implementation likes chunks to be a multiple of */
 } demands;
 
@@ -87,11 +91,14 @@ static demands ask_steps(const tw_program *program, const twi_segment *segment) 
     demands d = {.samples = segment->samples, .touched = 1, .multiple = 1};
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
         const twi_step *step = &program->step[i];
-        size_t touched = 0, sums = 0;
+        size_t touched = 0, sums = 0, whole = 0;
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0) continue;
             const twi_buffer *buffer = &program->buffer[step->operand[o]];
-            if (step->kernel->operand[o].reach == TWI_BATCHED) touched += buffer->sample_bytes;
+            if (step->kernel->operand[o].reach == TWI_BATCHED)
+                touched += buffer->sample_bytes;
+            else
+                whole += buffer->bytes;
             if (step->kernel->operand[o].reach == TWI_SUMMED) sums += buffer->bytes;
         }
         twi_call call;
@@ -99,15 +106,22 @@ static demands ask_steps(const tw_program *program, const twi_segment *segment) 
         int64_t liked = context->backend->chunk_multiple(context, step->kernel, &call);
         if (touched > d.touched) d.touched = touched;
         if (sums > d.partial) d.partial = sums;
+        if (whole > d.whole) d.whole = whole;
         if (liked > d.multiple) d.multiple = liked;
     }
     return d;
 }
 
-/* What fits the cache, but enough chunks to share; of the sizes near that, one that leaves no shorter last chunk, since that
+/* What fits the cache, but enough chunks to share. Weights that do not stay in the cache beside a chunk are read once a
+ * chunk, and their gradients written: then fewer chunks, until those weigh as much as the weights do. Of the sizes near that, one that leaves no shorter last chunk, since that
  * doubles what is to be prepared. */
 static int64_t chunk_size(const demands *d) {
-    int64_t fits = (int64_t)(CHUNK_BYTES / d->touched), shared = (d->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
+    size_t bytes = CHUNK_BYTES, chunks = CHUNKS_WANTED;
+    if (d->whole > HEAVY_BYTES) {
+        bytes = d->whole < HEAVY_CHUNK_BYTES ? d->whole : HEAVY_CHUNK_BYTES;
+        if (d->whole / d->touched > (size_t)d->samples / CHUNKS_WANTED) chunks = HEAVY_CHUNKS_WANTED;
+    }
+    int64_t fits = (int64_t)(bytes / d->touched), shared = (d->samples + (int64_t)chunks - 1) / (int64_t)chunks;
     if (fits > CHUNK_SAMPLES_MIN && shared < CHUNK_SAMPLES_MIN) shared = CHUNK_SAMPLES_MIN;
     int64_t chunk = smaller(fits, shared);
     chunk = chunk >= d->multiple ? chunk - chunk % d->multiple : d->multiple;

@@ -51,6 +51,17 @@ static const char *refuse_bf16(const twi_call *call, twi_isa isa) {
     return NULL;
 }
 
+/* Weights of more than the second-level cache, read for fewer pixels than fill blocks of registers: putting them into the
+ * layout of oneDNN costs more than it saves, but for the gradient of the input, which reads them across. */
+enum { HEAVY_WEIGHTS = 1 << 20, FEW_PIXELS = 128 };
+
+static bool is_all_weights(const conv_kind *kind, const twi_call *call) {
+    const int64_t *w = call->operand[kind->operand[TWI_ONEDNN_W]].shape.dim;
+    const int64_t *y = call->operand[kind->operand[TWI_ONEDNN_Y]].shape.dim;
+    const double bytes = (double)w[0] * (double)w[1] * (double)w[2] * (double)w[3] * sizeof(float);
+    return kind->direction != TWI_ONEDNN_BACKWARD_DATA && bytes > HEAVY_WEIGHTS && y[0] * y[2] * y[3] < FEW_PIXELS;
+}
+
 /* oneDNN's vectors hold channels of what is written: with fewer, or a part of a vector left empty, others are faster. */
 static const char *refuse(const conv_kind *kind, const twi_call *call, twi_isa isa) {
     const twi_conv2d_attrs *attrs = call->attrs;
@@ -59,6 +70,7 @@ static const char *refuse(const conv_kind *kind, const twi_call *call, twi_isa i
     if (isa < TWI_ISA_AVX2) return "oneDNN: needs AVX2";
     if (attrs->groups != 1) return "oneDNN: the convolution is grouped";
     if (channels < 16 || channels % 8) return "oneDNN: fewer than 16 channels, or no multiple of 8";
+    if (is_all_weights(kind, call)) return "oneDNN: too many weights for so few pixels";
     return is_bf16(kind, call) ? refuse_bf16(call, isa) : twi_conv_refuse_layout(call);
 }
 

@@ -78,6 +78,7 @@ expect 0 --model lenet --device t4 --dump && says out 'conv2d.forward'
 expect 0 --model lenet --device h200 --precision bf16 && says out 'of 4.80 TB/s and 67.0 TFLOP/s in f32, 989 TFLOP/s in bf16 ('
 expect 0 --model lenet --device h200 --precision auto && says out 'batch 64, bf16 (auto), sgd' && says out '989 TFLOP/s in bf16 ('
 expect 0 --model lenet --device t4 --precision auto && says out 'batch 64, f32 (auto), sgd' && says out 'TFLOP/s in f32 (NVIDIA'
+expect 0 --model mlp --device t4 && says out 'mlp: 1 x 28 x 28, 10 classes, 102 k weights'
 expect 0 --list-devices && says out 'rtx5090 ' && says out 'NVIDIA A100 80GB SXM data sheet'
 expect 0 --model lenet --gpus --batch 8 && says out 'b200 ' && says out 'epoch: give --samples'
 

@@ -105,6 +105,12 @@ static void a_trainer_keeps_its_rules(void **state) {
                                TW_OPTIONS(trainer, .batch = 10, .precision = TW_PRECISION_BF16,
                                           .precision_rules = &rule, .precision_rule_count = 1)));
     strcpy(layer, "nobody"); /* borrowed for the call alone */
+    tw_trainer *other;
+    CHECK_FAILS(tw_trainer_create(&other, model,
+                                  TW_OPTIONS(trainer, .precision = TW_PRECISION_BF16, .precision_rules = &rule,
+                                             .precision_rule_count = 1)),
+                TW_ERROR_ARGUMENT, "tw_trainer_create: precision_rules[0]: the model has no layer 'nobody'");
+    assert_null(other);
     CHECK_OK(tw_trainer_fit(trainer, data, NULL));
     const tw_program *program = trainer->cached[0].program;
     int f32 = 0;

@@ -77,7 +77,7 @@ static tw_status start(bench *b) {
     if (status == TW_OK) status = tw_model_create(&b->model, b->context);
     if (status) return status;
     b->input = tw_input(b->model, w->channels, w->side, w->side);
-    b->logits = w->net(b->model, b->input);
+    b->logits = w->build(b->model, b->input, w->classes);
     return make_program(b);
 }
 

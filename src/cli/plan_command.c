@@ -16,7 +16,7 @@ static const char usage[] =
     "Tells what a training run needs, before anything of it is allocated: memory of the device to the byte, bytes\n"
     "moved, arithmetic, and the time that the device's figures allow for them. Needs no GPU.\n"
     "\n"
-    "  --model NAME|FILE    lenet, resnet20, resnet18, resnet50, or a model file\n"
+    "  --model NAME|FILE    mlp, lenet, resnet20, resnet18, resnet50, or a model file\n"
     "  --input CxHxW        size of the images; the model's own (28x28, 32x32, 224x224)\n"
     "  --classes N          the model's own (10, or 1000)\n"
     "  --batch N            64\n"

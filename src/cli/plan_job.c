@@ -1,53 +1,25 @@
 /* From a job to a plan: the device, the model, the trainer's options. */
 #include "plan_job.h"
+#include "workload.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* ---- models ---- */
 
-static tw_value *lenet(tw_model *model, tw_value *x, int64_t classes) { return tw_zoo_lenet5(model, x, classes); }
-static tw_value *resnet20(tw_model *model, tw_value *x, int64_t classes) {
-    return tw_zoo_resnet20(model, x, classes, NULL);
-}
-static tw_value *resnet18(tw_model *model, tw_value *x, int64_t classes) {
-    return tw_zoo_resnet18(model, x, classes, NULL);
-}
-static tw_value *resnet50(tw_model *model, tw_value *x, int64_t classes) {
-    return tw_zoo_resnet50(model, x, classes, NULL);
-}
-
-/* With the images that they were made for. */
-static const struct {
-    const char *name;
-    tw_value *(*build)(tw_model *model, tw_value *x, int64_t classes);
-    int channels, height, width, classes;
-} zoo[] = {{"lenet", lenet, 1, 28, 28, 10},
-           {"resnet20", resnet20, 3, 32, 32, 10},
-           {"resnet18", resnet18, 3, 224, 224, 1000},
-           {"resnet50", resnet50, 3, 224, 224, 1000}};
-enum { ZOO = sizeof zoo / sizeof *zoo };
-
-static tw_status build(twi_planned *p, const twi_job *job, int index) {
+static tw_status build(twi_planned *p, const twi_job *job, const twi_workload *network) {
     tw_status status = tw_model_create(&p->net, p->context);
     if (status) return status;
-    tw_value *x = tw_input(p->net, job->channels ? job->channels : zoo[index].channels,
-                           job->height ? job->height : zoo[index].height, job->width ? job->width : zoo[index].width);
-    return tw_model_build(p->net, zoo[index].build(p->net, x, job->classes ? job->classes : zoo[index].classes), NULL);
+    tw_value *x = tw_input(p->net, job->channels ? job->channels : network->channels,
+                           job->height ? job->height : network->own_side, job->width ? job->width : network->own_side);
+    return tw_model_build(p->net, network->build(p->net, x, job->classes ? job->classes : network->classes), NULL);
 }
 
-/* -1: there is none of that name. */
-static int find(const char *name) {
-    for (int i = 0; i < ZOO; i++)
-        if (strcmp(zoo[i].name, name) == 0) return i;
-    return -1;
-}
-
-bool twi_job_is_named(const twi_job *job) { return find(job->model) >= 0; }
+bool twi_job_is_named(const twi_job *job) { return twi_workload_find(job->model); }
 
 static tw_status open_model(twi_planned *p, const twi_job *job) {
-    const int index = find(job->model);
-    return index >= 0 ? build(p, job, index) : tw_model_open(&p->net, p->context, job->model, NULL);
+    const twi_workload *network = twi_workload_find(job->model);
+    return network ? build(p, job, network) : tw_model_open(&p->net, p->context, job->model, NULL);
 }
 
 /* ---- devices ---- */

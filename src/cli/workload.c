@@ -3,20 +3,26 @@
 
 #include <string.h>
 
-static tw_value *mlp(tw_model *model, tw_value *x) {
-    const int64_t widths[] = {128, 10};
+static tw_value *mlp(tw_model *model, tw_value *x, int64_t classes) {
+    const int64_t widths[] = {128, classes};
     return tw_zoo_mlp(model, x, 2, widths);
 }
-static tw_value *lenet(tw_model *model, tw_value *x) { return tw_zoo_lenet5(model, x, 10); }
-static tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
-static tw_value *resnet18(tw_model *model, tw_value *x) { return tw_zoo_resnet18(model, x, 1000, NULL); }
-static tw_value *resnet50(tw_model *model, tw_value *x) { return tw_zoo_resnet50(model, x, 1000, NULL); }
+static tw_value *lenet(tw_model *model, tw_value *x, int64_t classes) { return tw_zoo_lenet5(model, x, classes); }
+static tw_value *resnet20(tw_model *model, tw_value *x, int64_t classes) {
+    return tw_zoo_resnet20(model, x, classes, NULL);
+}
+static tw_value *resnet18(tw_model *model, tw_value *x, int64_t classes) {
+    return tw_zoo_resnet18(model, x, classes, NULL);
+}
+static tw_value *resnet50(tw_model *model, tw_value *x, int64_t classes) {
+    return tw_zoo_resnet50(model, x, classes, NULL);
+}
 
-static const twi_workload workloads[] = {{"mlp", mlp, 1, 28},
-                                         {"lenet", lenet, 1, 28},
-                                         {"resnet20", resnet20, 3, 32},
-                                         {"resnet18", resnet18, 3, 64},
-                                         {"resnet50", resnet50, 3, 224}};
+static const twi_workload workloads[] = {{"mlp", mlp, 1, 28, 28, 10},
+                                         {"lenet", lenet, 1, 28, 28, 10},
+                                         {"resnet20", resnet20, 3, 32, 32, 10},
+                                         {"resnet18", resnet18, 3, 64, 224, 1000},
+                                         {"resnet50", resnet50, 3, 224, 224, 1000}};
 
 const twi_workload *twi_workload_find(const char *name) {
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)

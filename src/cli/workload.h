@@ -1,4 +1,4 @@
-/* The networks that are measured, and batches to measure them with: shared by `talweg bench` and tests/bench/bench_train. */
+/* The networks that are known by name, and batches to measure them with: shared by `talweg plan`, `talweg bench` and tests/bench/bench_train. */
 #ifndef TWI_CLI_WORKLOAD_H
 #define TWI_CLI_WORKLOAD_H
 
@@ -6,8 +6,10 @@
 
 typedef struct twi_workload {
     const char *name;
-    tw_value *(*net)(tw_model *model, tw_value *x);
-    int channels, side; /* of its images */
+    tw_value *(*build)(tw_model *model, tw_value *x, int64_t classes);
+    int channels, side; /* of the images that it is measured with */
+    int own_side;       /* of those that it was made for */
+    int classes;
 } twi_workload;
 
 /* NULL: there is none of that name. */

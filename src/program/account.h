@@ -24,4 +24,7 @@ typedef void (*twi_account_fn)(void *user, const char *label, twi_share share, s
 /* Of a program whose memory is planned. visit may be NULL. */
 void twi_program_account(const tw_program *program, twi_account *out, twi_account_fn visit, void *user);
 
+/* Of a planned program, the most that workspaces, of implementations and of workers, and partial sums take at once. */
+size_t twi_program_workspace_bytes(const tw_program *program);
+
 #endif

@@ -1,6 +1,7 @@
 /* Plans a program within a limit of memory: smaller workspaces first, then forward steps that are done again. Each change is
  * logged with what it saves and costs. Batches in parts, which change what a run is, are the trainer's; what a plan takes is
  * counted in need.c. */
+#include "account.h"
 #include "recompute.h"
 #include "base/text.h"
 
@@ -24,26 +25,6 @@ typedef struct fitting {
     size_t before; /* of the one before the change under way */
     bool scheduled;
 } fitting;
-
-static size_t workspace_of(const tw_program *program) {
-    size_t shared = 0, partial = 0, worker = 0;
-    for (int i = 0; i < program->step_count; i++) {
-        const twi_step *step = &program->step[i];
-        size_t own = 0;
-        for (int o = 0; o < step->kernel->operand_count; o++)
-            if (step->operand[o] >= 0 && step->kernel->operand[o].reach == TWI_SUMMED)
-                own += (step->choice.partial_bytes[o] ? step->choice.partial_bytes[o]
-                                                      : program->buffer[step->operand[o]].bytes) *
-                       (size_t)step->groups;
-        if (own > partial) partial = own;
-        if (step->choice.worker_bytes > worker) worker = step->choice.worker_bytes;
-        shared = !twi_program_saves_workspace(program) ? shared + step->choice.shared_bytes
-                 : step->choice.shared_bytes > shared  ? step->choice.shared_bytes
-                                                       : shared;
-    }
-    tw_context *context = twi_program_context(program);
-    return shared + partial + worker * (size_t)context->backend->workers(context);
-}
 
 /* ---- plans ---- */
 
@@ -195,7 +176,7 @@ static tw_status refuse(const fitting *f) {
 
 /* Would a plan under this limit be the one there is? */
 static bool changes_nothing(const tw_program *program, size_t workspace_limit) {
-    return twi_program_saves_workspace(program) && workspace_of(program) <= workspace_limit;
+    return twi_program_saves_workspace(program) && twi_program_workspace_bytes(program) <= workspace_limit;
 }
 
 static tw_status fit(fitting *f) {
@@ -214,7 +195,7 @@ static tw_status fit(fitting *f) {
             tell(f, what);
         }
         if (done && f->recompute != TW_RECOMPUTE_BLOCKS) return TW_OK;
-        if (!done && !last && workspace_of(program) > f->limit / WORKSPACE_SHARE) continue;
+        if (!done && !last && twi_program_workspace_bytes(program) > f->limit / WORKSPACE_SHARE) continue;
         if (f->recompute != TW_RECOMPUTE_OFF && program->train) TWI_TRY(recompute(f, &done));
         if (done) return TW_OK;
     }

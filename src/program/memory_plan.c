@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64 };
-
 /* Something to be placed: bytes alive from first to last, both included. */
 typedef struct block {
     size_t bytes, offset;
@@ -16,8 +14,6 @@ typedef struct block {
     int order;    /* among the blocks to be placed: equals stay as they came, so that a plan is always the same */
     size_t *home; /* where the offset is wanted */
 } block;
-
-static size_t aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 static int by_size(const void *a, const void *b) {
     const block *x = a, *y = b;
@@ -43,10 +39,10 @@ static tw_status place_among(block *blocks, int count, block **near, size_t *pea
         size_t at = 0, end;
         for (int k = 0; k < neighbours; k++) {
             if (near[k]->offset >= at && near[k]->offset - at >= blocks[i].bytes) break;
-            end = near[k]->offset + aligned(near[k]->bytes);
+            end = near[k]->offset + twi_arena_aligned(near[k]->bytes);
             if (end > at) at = end;
         }
-        TWI_TRY(twi_add_size(&end, at, aligned(blocks[i].bytes), "memory plan"));
+        TWI_TRY(twi_add_size(&end, at, twi_arena_aligned(blocks[i].bytes), "memory plan"));
         blocks[i].offset = *blocks[i].home = at;
         if (end > *peak) *peak = end;
     }
@@ -154,6 +150,15 @@ static void add_block(planner *p, size_t bytes, int first, int last, size_t *hom
     p->count++;
 }
 
+tw_status twi_program_partial_bytes(const tw_program *program, const twi_step *step, int operand, size_t *out) {
+    const int groups = program->segment[step->segment].groups;
+    *out = 0;
+    if (step->operand[operand] < 0 || step->kernel->operand[operand].reach != TWI_SUMMED) return TW_OK;
+    size_t bytes = step->choice.partial_bytes[operand];
+    if (!bytes && groups > 1) bytes = program->buffer[step->operand[operand]].bytes;
+    return twi_mul_size(out, twi_partial_stride(bytes), (size_t)groups, "partial sums");
+}
+
 /* Arena: planned buffers, shared workspaces (whole run, or their segment), partial sums (their segment). */
 static tw_status plan_arena(planner *p) {
     tw_program *program = p->program;
@@ -174,16 +179,12 @@ static tw_status plan_arena(planner *p) {
     }
     for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
-        const twi_segment *segment = &program->segment[step->segment];
         const bool brief = twi_program_saves_workspace(program);
         add_block(p, step->choice.shared_bytes, brief ? step->segment : 0,
                   brief ? step->segment : program->segment_count, &step->shared_offset);
         for (int o = 0; o < step->kernel->operand_count; o++) {
-            if (step->operand[o] < 0 || step->kernel->operand[o].reach != TWI_SUMMED) continue;
-            size_t own = step->choice.partial_bytes[o],
-                   plain = segment->groups > 1 ? program->buffer[step->operand[o]].bytes : 0;
-            size_t bytes = own ? own : plain;
-            TWI_TRY(twi_mul_size(&bytes, twi_partial_stride(bytes), (size_t)segment->groups, "partial sums"));
+            size_t bytes;
+            TWI_TRY(twi_program_partial_bytes(program, step, o, &bytes));
             add_block(p, bytes, step->segment, step->segment, &step->partial_offset[o]);
         }
     }
@@ -218,8 +219,8 @@ static tw_status plan_scratch(planner *p) {
     for (int i = 0; i < program->step_count; i++)
         if (program->step[i].choice.worker_bytes > widest) widest = program->step[i].choice.worker_bytes;
     /* Whole pages apart, so that workers do not share cache lines. */
-    return twi_add_size(&program->worker_bytes, aligned(program->scratch_offset), (widest + 4095) / 4096 * 4096,
-                        "worker scratch");
+    return twi_add_size(&program->worker_bytes, twi_arena_aligned(program->scratch_offset),
+                        (widest + 4095) / 4096 * 4096, "worker scratch");
 }
 
 tw_status twi_pass_memory_plan(tw_program *program) {
@@ -234,7 +235,7 @@ tw_status twi_pass_memory_plan(tw_program *program) {
     if (status == TW_OK) status = plan_arena(&p);
     twi_put(memory, p.block);
     if (status) return status;
-    program->scratch_offset = aligned(program->scratch_offset);
+    program->scratch_offset = twi_arena_aligned(program->scratch_offset);
     for (int i = 0; i < program->buffer_count; i++) { /* views and in-place outputs lie where their owner lies */
         const twi_buffer *owner = &program->buffer[twi_program_owner(program, i)];
         if (program->buffer[i].alias >= 0 || program->buffer[i].over >= 0) {

@@ -23,48 +23,52 @@ static bool names(const char *layer, const char *step) {
     return strncmp(layer, step, length) == 0 && (step[length] == 0 || step[length] == '.');
 }
 
-static tw_status check_rule(const tw_program *program, const tw_program_options *options, int index) {
-    const tw_precision_rule *rule = &options->precision_rules[index];
-    const twi_graph *graph = &program->model->graph;
+static tw_status check_rule(const tw_model *model, const tw_precision_rule *rule, int index, tw_precision asked,
+                            tw_precision became) {
+    const twi_graph *graph = &model->graph;
     if (!rule->layer || !rule->layer[0])
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: precision_rules[%d] names no layer", index);
-    if (rule->precision != TW_PRECISION_F32 && rule->precision != TW_PRECISION_TF32 &&
-        rule->precision != options->precision && rule->precision != program->precision)
-        return TWI_FAIL(TW_ERROR_ARGUMENT,
-                        "tw_program_create: precision_rules[%d]: '%s' cannot be %s in a program of %s; give f32, tf32 "
-                        "or the program's own",
-                        index, rule->layer, tw_precision_name(rule->precision), tw_precision_name(options->precision));
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "precision_rules[%d] names no layer", index);
+    if (rule->precision != TW_PRECISION_F32 && rule->precision != TW_PRECISION_TF32 && rule->precision != asked &&
+        rule->precision != became)
+        return TWI_FAIL(
+            TW_ERROR_ARGUMENT,
+            "precision_rules[%d]: '%s' cannot be %s in a program of %s; give f32, tf32 or the program's own", index,
+            rule->layer, tw_precision_name(rule->precision), tw_precision_name(asked));
     for (int i = 0; i < graph->node_count; i++)
         if (names(rule->layer, graph->node[i]->name)) return TW_OK;
-    return TWI_FAIL(TW_ERROR_ARGUMENT,
-                    "tw_program_create: precision_rules[%d]: the model has no layer '%s'; tw_model_dump lists them",
+    return TWI_FAIL(TW_ERROR_ARGUMENT, "precision_rules[%d]: the model has no layer '%s'; tw_model_dump lists them",
                     index, rule->layer);
+}
+
+tw_status twi_precision_check(const tw_model *model, tw_precision precision, const tw_precision_rule *rules, int count,
+                              tw_precision *out) {
+    tw_context *context = model->context;
+    if (precision < TW_PRECISION_F32 || precision > TW_PRECISION_AUTO)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "precision %d is none of TW_PRECISION_...", (int)precision);
+    if (count < 0 || (count && !rules))
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "precision_rules are counted (%d), but the list is NULL or the count negative", count);
+    *out = precision;
+    if (precision == TW_PRECISION_AUTO)
+        *out = context->backend->computes_in(context, TW_PRECISION_BF16) ? TW_PRECISION_BF16 : TW_PRECISION_F32;
+    for (int i = 0; i < count; i++) TWI_TRY(check_rule(model, &rules[i], i, precision, *out));
+    return TW_OK;
 }
 
 tw_status twi_precision_resolve(tw_program *program, const tw_program_options *options) {
     tw_context *context = twi_program_context(program);
-    const twi_backend *backend = context->backend;
-    if (options->precision < TW_PRECISION_F32 || options->precision > TW_PRECISION_AUTO)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: precision %d is none of TW_PRECISION_...",
-                        (int)options->precision);
-    if (options->precision_rule_count < 0 || (options->precision_rule_count && !options->precision_rules))
-        return TWI_FAIL(
-            TW_ERROR_ARGUMENT,
-            "tw_program_create: precision_rules are counted (%d), but the list is NULL or the count negative",
-            options->precision_rule_count);
-    program->precision = options->precision;
+    tw_status status = twi_precision_check(program->model, options->precision, options->precision_rules,
+                                           options->precision_rule_count, &program->precision);
+    if (status) return twi_fail_within(status, "tw_program_create");
     if (options->precision == TW_PRECISION_AUTO) {
-        bool bf16 = backend->computes_in(context, TW_PRECISION_BF16);
-        program->precision = bf16 ? TW_PRECISION_BF16 : TW_PRECISION_F32;
+        const bool bf16 = program->precision == TW_PRECISION_BF16;
         twi_log_line(&context->log, TW_LOG_INFO, "precision: auto is %s, since the device %s in bf16",
                      bf16 ? "bf16" : "f32", bf16 ? "computes" : "does not compute");
     }
     bool tf32 = program->precision == TW_PRECISION_TF32;
-    for (int i = 0; i < options->precision_rule_count; i++) {
-        TWI_TRY(check_rule(program, options, i));
+    for (int i = 0; i < options->precision_rule_count; i++)
         tf32 = tf32 || options->precision_rules[i].precision == TW_PRECISION_TF32;
-    }
-    if (tf32 && !backend->computes_in(context, TW_PRECISION_TF32))
+    if (tf32 && !context->backend->computes_in(context, TW_PRECISION_TF32))
         twi_log_line(&context->log, TW_LOG_INFO, "precision: the device has no TF32: tf32 is computed in f32");
     program->half = dtype_of(program->precision);
     return TW_OK;

@@ -206,6 +206,8 @@ bool twi_program_is_input(const tw_program *program, int buffer);
 /* ---- passes ---- */
 
 tw_status twi_pass_lower(tw_program *program, const tw_program_options *options);
+/* Will that precision and these rules do for a model? *out is what AUTO becomes. Errors: ARGUMENT, to be put within the caller's name. */
+tw_status twi_precision_check(const tw_model *model, tw_precision precision, const tw_precision_rule *rules, int count, tw_precision *out);
 /* Which precision a program has that was asked for one; logs what is not as it was asked for. Errors: ARGUMENT. */
 tw_status twi_precision_resolve(tw_program *program, const tw_program_options *options);
 /* Gives steps and buffers their types; puts casts between. */
@@ -282,6 +284,12 @@ tw_status twi_lower_gradients(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);
 /* Makes the segments of all flat steps again, since gradients have moved to the array in half precision. */
 tw_status twi_lower_segments_again(tw_program *program);
+
+/* ---- memory_plan.c: sizes of what lies in the arena ---- */
+
+static inline size_t twi_arena_aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+/* The sums of an operand that a step's groups make apart, side by side; 0: there are none. Errors: OVERFLOW. */
+tw_status twi_program_partial_bytes(const tw_program *program, const twi_step *step, int operand, size_t *out);
 
 /* ---- need.c: bytes of the device ---- */
 

@@ -3,10 +3,6 @@
 
 #include <string.h>
 
-enum { ALIGNMENT = 64 }; /* of blocks in the arena, as memory_plan.c places them */
-
-static size_t aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
-
 static bool lies_in_arena(const twi_buffer *buffer) {
     return buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local &&
            buffer->last >= 0;
@@ -16,27 +12,34 @@ static bool is_alive(const twi_buffer *buffer, int segment) {
     return buffer->first <= segment && segment <= buffer->last;
 }
 
-static size_t partial_bytes(const tw_program *program, const twi_step *step, int operand) {
-    const twi_segment *segment = &program->segment[step->segment];
-    if (step->operand[operand] < 0 || step->kernel->operand[operand].reach != TWI_SUMMED) return 0;
-    size_t bytes = step->choice.partial_bytes[operand];
-    if (!bytes && segment->groups > 1) bytes = program->buffer[step->operand[operand]].bytes;
-    return aligned(twi_partial_stride(bytes) * (size_t)segment->groups);
-}
-
+/* Shared workspace and partial sums of a step, as they lie in the arena in a segment. Their sizes are those of a plan that was made. */
 static size_t workspace_of(const tw_program *program, const twi_step *step, int segment) {
     const bool whole_run = !twi_program_saves_workspace(program);
-    size_t bytes = whole_run || step->segment == segment ? aligned(step->choice.shared_bytes) : 0;
-    for (int o = 0; step->segment == segment && o < step->kernel->operand_count; o++)
-        bytes += partial_bytes(program, step, o);
+    size_t bytes = whole_run || step->segment == segment ? twi_arena_aligned(step->choice.shared_bytes) : 0;
+    for (int o = 0; step->segment == segment && o < step->kernel->operand_count; o++) {
+        size_t partial;
+        if (twi_program_partial_bytes(program, step, o, &partial) == TW_OK) bytes += twi_arena_aligned(partial);
+    }
     return bytes;
+}
+
+size_t twi_program_workspace_bytes(const tw_program *program) {
+    size_t most = 0;
+    for (int s = 0; s < program->segment_count; s++) {
+        size_t bytes = 0;
+        for (int i = 0; i < program->step_count; i++) bytes += workspace_of(program, &program->step[i], s);
+        if (bytes > most) most = bytes;
+    }
+    tw_context *context = twi_program_context(program);
+    const size_t worker = program->worker_bytes - program->scratch_offset; /* what lives within a chunk lies before it */
+    return most + worker * (size_t)context->backend->workers(context);
 }
 
 static size_t alive_bytes(const tw_program *program, int segment) {
     size_t bytes = 0;
     for (int i = 0; i < program->buffer_count; i++)
         if (lies_in_arena(&program->buffer[i]) && is_alive(&program->buffer[i], segment))
-            bytes += aligned(program->buffer[i].bytes);
+            bytes += twi_arena_aligned(program->buffer[i].bytes);
     for (int i = 0; i < program->step_count; i++) bytes += workspace_of(program, &program->step[i], segment);
     return bytes;
 }
@@ -75,7 +78,7 @@ static void tell(const teller *t, const char *label, twi_share share, size_t byt
 static void tell_of_buffer(const tw_program *program, int block, const teller *t) {
     const int there = occupant(program, block, t->account->segment);
     const twi_step *writer = writer_of(program, there);
-    const size_t bytes = aligned(program->buffer[block].bytes);
+    const size_t bytes = twi_arena_aligned(program->buffer[block].bytes);
     if (writer && writer->constant)
         tell(t, writer->label, TWI_SHARE_WORKSPACE, bytes);
     else if (!writer || twi_program_is_input(program, there))

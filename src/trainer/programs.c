@@ -21,6 +21,14 @@ static tw_value *value_at(const tw_trainer *trainer, size_t offset) {
     return *(tw_value *const *)(const void *)((const char *)trainer + offset);
 }
 
+/* How training programs are to scale their losses; NULL: as their precision has it. */
+static const tw_loss_scaling *scaling_of(const tw_trainer_options *options) {
+    const tw_loss_scaling *s = &options->loss_scaling;
+    const bool given = s->initial != 0 || s->growth != 0 || s->backoff != 0 || s->growth_interval || s->minimum != 0 ||
+                       s->maximum != 0 || s->patience;
+    return given ? s : NULL;
+}
+
 /* Of the limit, what is not the model's. Plans that are not made yet keep what the sets will take that are not open. */
 static size_t aside_of(const tw_trainer *trainer, bool plan_only) {
     return plan_only && trainer->expected > trainer->aside ? trainer->expected : trainer->aside;
@@ -41,7 +49,7 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
         options.optimizer = &trainer->options.optimizer;
         options.accumulate = twi_trainer_window(trainer) > 1;
         options.recompute = trainer->options.recompute;
-        options.loss_scaling = twi_trainer_scaling(&trainer->options);
+        options.loss_scaling = scaling_of(&trainer->options);
         /* A trainer that rolls back wants to be told, as one that stops. */
         options.on_non_finite =
             trainer->options.on_non_finite == TW_NON_FINITE_SKIP ? TW_NON_FINITE_SKIP : TW_NON_FINITE_STOP;

@@ -62,14 +62,7 @@ tw_status twi_feed_blame(twi_feed *feed, int64_t epoch, int64_t step, const twi_
     return twi_feed_name_samples(feed, epoch, step * batch, status);
 }
 
-/* ---- scaling, snapshots ---- */
-
-const tw_loss_scaling *twi_trainer_scaling(const tw_trainer_options *options) {
-    const tw_loss_scaling *s = &options->loss_scaling;
-    const bool given = s->initial != 0 || s->growth != 0 || s->backoff != 0 || s->growth_interval || s->minimum != 0 ||
-                       s->maximum != 0 || s->patience;
-    return given ? s : NULL;
-}
+/* ---- snapshots ---- */
 
 static bool rolls_back(const tw_trainer *trainer) { return trainer->options.on_non_finite == TW_NON_FINITE_ROLL_BACK; }
 

@@ -163,8 +163,6 @@ void twi_feed_close(twi_feed *feed);
 /* ---- recovery.c ---- */
 
 struct twi_landed;
-/* How training programs are to scale their losses; NULL: as their precision has it. */
-const tw_loss_scaling *twi_trainer_scaling(const tw_trainer_options *options);
 /* After a batch that was not waited for failed, at `step` of an epoch (both from 0): has its run repeated, and fails once more
  * with what was found. */
 tw_status twi_feed_blame(twi_feed *feed, int64_t epoch, int64_t step, const twi_fed *fed, const struct twi_landed *landed,

@@ -28,22 +28,6 @@ static tw_status check_optimizer(const tw_trainer_options *o) {
     return TW_OK;
 }
 
-/* Which layers there are, the programs know. */
-static tw_status check_precision(const tw_trainer_options *o) {
-    if (o->precision < TW_PRECISION_F32 || o->precision > TW_PRECISION_AUTO)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: precision %d is none of TW_PRECISION_...",
-                        (int)o->precision);
-    if (o->precision_rule_count < 0 || (o->precision_rule_count && !o->precision_rules))
-        return TWI_FAIL(
-            TW_ERROR_ARGUMENT,
-            "tw_trainer_create: precision_rules are counted (%d), but the list is NULL or the count negative",
-            o->precision_rule_count);
-    for (int i = 0; i < o->precision_rule_count; i++)
-        if (!o->precision_rules[i].layer)
-            return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: precision_rules[%d] names no layer", i);
-    return TW_OK;
-}
-
 static tw_status check_guard(const tw_trainer_options *o) {
     tw_loss_scaling filled;
     if (o->on_non_finite < TW_NON_FINITE_STOP || o->on_non_finite > TW_NON_FINITE_ROLL_BACK)
@@ -55,7 +39,6 @@ static tw_status check_guard(const tw_trainer_options *o) {
 }
 
 static tw_status check_options(const tw_trainer_options *o) {
-    TWI_TRY(check_precision(o));
     if ((unsigned)o->recompute > TW_RECOMPUTE_BLOCKS)
         return refuse_count("recompute", (int64_t)o->recompute, "one of TW_RECOMPUTE_...");
     if ((unsigned)o->on_out_of_memory > TW_OUT_OF_MEMORY_FIT)
@@ -120,6 +103,12 @@ static tw_status check_model(const tw_model *model) {
 
 /* ---- both ---- */
 
+static tw_status check_precision(const tw_model *model, const tw_trainer_options *o) {
+    tw_precision any;
+    tw_status status = twi_precision_check(model, o->precision, o->precision_rules, o->precision_rule_count, &any);
+    return status ? twi_fail_within(status, "tw_trainer_create") : TW_OK;
+}
+
 /* An image input says what samples there can be; for any other the loader knows only when it sees the data. */
 static tw_status check_samples(const tw_value *input, const tw_trainer_options *o) {
     const bool image = tw_value_get_rank(input) == 4;
@@ -140,5 +129,6 @@ static tw_status check_samples(const tw_value *input, const tw_trainer_options *
 tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *options) {
     TWI_TRY(check_options(options));
     TWI_TRY(check_model(model));
+    TWI_TRY(check_precision(model, options));
     return check_samples(tw_model_get_input(model), options);
 }

@@ -122,7 +122,7 @@ static void start(bench *b) {
           "context");
     check(tw_model_create(&b->model, b->context), "model");
     b->input = tw_input(b->model, w->channels, w->side, w->side);
-    b->logits = w->net(b->model, b->input);
+    b->logits = w->build(b->model, b->input, w->classes);
     b->labels = tw_input_labels(b->model, "labels");
     tw_loss loss = {tw_cross_entropy(b->model, b->logits, b->labels, NULL), 1};
     check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = b->set.seed)), "build");

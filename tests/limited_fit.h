@@ -35,7 +35,8 @@ tw_value *resnet18(tw_model *model, tw_value *x);
 enum { NETWORKS = 3, SHARES = 4 };
 extern const setting networks[NETWORKS];
 extern const double limited_shares[SHARES];
-/* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. */
+/* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. A share may be
+ * refused, with the floor, where sums of gradients would be more than half of it. */
 void fit_within(const setting *s, double share, bool measured);
 /* All that such a fit makes before its first update: plans, programs and their memory. */
 void build_within(const setting *s, double share);

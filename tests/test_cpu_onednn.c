@@ -56,7 +56,17 @@ static const conv_case cases[] = {
     {5, 32, 8, 8, 64, 1, 1, {2, 2, 0, 0, 0, 0, 1, 1, 1}, 2, 2},   /* a shortcut */
     {6, 16, 8, 9, 24, 3, 2, {1, 2, 0, 1, 2, 0, 1, 1, 1}, 4, 2},   /* padded otherwise on each side */
     {4, 24, 7, 7, 40, 3, 3, {1, 1, 2, 2, 2, 2, 2, 2, 1}, 3, 2},   /* dilated; channels that fill no vector of 16 */
-    {3, 64, 4, 4, 16, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}, 3, 1},   /* one group */
+    {4,
+     24,
+     6,
+     6,
+     40,
+     3,
+     3,
+     {1, 1, 1, 1, 1, 1, 1, 1, 1},
+     2,
+     2}, /* 3x3, of channels that Winograd's vectors do not fill */
+    {3, 64, 4, 4, 16, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}, 3, 1}, /* one group */
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -261,6 +271,15 @@ static void test_refusals(void **state) {
     c = cases[0];
     c.attrs.groups = 2;
     assert_non_null(refusal(&c, &forward, xwy, TW_F32, TWI_ISA_AVX2));
+    /* 2.4 MB of weights for 124 and for 128 pixels */
+    conv_case heavy = {31, 256, 2, 2, 256, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 31, 1};
+    const int *data = OPERANDS(Y, W, X), *weights = OPERANDS(X, Y, W);
+    assert_non_null(strstr(refusal(&heavy, &forward, xwy, TW_F32, TWI_ISA_AVX2), "pixels"));
+    assert_non_null(strstr(refusal(&heavy, &backward_weights, weights, TW_F32, TWI_ISA_AVX2), "pixels"));
+    assert_null(refusal(&heavy, &backward_data, data, TW_F32, TWI_ISA_AVX2));
+    heavy.n = heavy.chunk = 32;
+    assert_null(refusal(&heavy, &forward, xwy, TW_F32, TWI_ISA_AVX2));
+    assert_null(refusal(&heavy, &backward_weights, weights, TW_F32, TWI_ISA_AVX2));
 }
 
 /* Threads of this process now. */

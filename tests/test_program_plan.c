@@ -63,9 +63,8 @@ static void test_plan_only(void **state) {
     tw_optimizer_options adamw = {.size = sizeof adamw, .kind = TW_ADAMW};
     tw_program *planned, *real;
     const int32_t label = 0;
-    const tw_program_options *options =
-        TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1, .optimizer = &adamw, .accumulate = true,
-                   .plan_only = true);
+    const tw_program_options *options = TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1,
+                                                   .optimizer = &adamw, .accumulate = true, .plan_only = true);
     const size_t before = tw_context_get_device_memory(n.context).bytes;
     CHECK_OK(tw_program_create(&planned, n.model, 8, options));
     const tw_program_stats plan = tw_program_get_stats(planned);
@@ -77,11 +76,44 @@ static void test_plan_only(void **state) {
     CHECK_OK(tw_program_create(&real, n.model, 8, &running));
     const tw_program_stats stats = tw_program_get_stats(real);
     assert_memory_equal(&plan, &stats, sizeof stats);
-    assert_true(plan.gradient_bytes > 0 && plan.state_bytes == plan.gradient_bytes); /* two moments, two gradient arrays */
+    assert_true(plan.gradient_bytes > 0 &&
+                plan.state_bytes == plan.gradient_bytes); /* two moments, two gradient arrays */
     assert_true(tw_program_get_plan_hash(planned) == tw_program_get_plan_hash(real));
     tw_program_destroy(real);
     tw_program_destroy(planned);
     close_net(&n);
+}
+
+/* --- chunks --- */
+
+static tw_value *wide(tw_model *model, tw_value *x) {
+    return tw_dense(model, tw_global_avg_pool(model, tw_conv2d(model, x, 512, 1, NULL)), 10, NULL);
+}
+static tw_value *narrow(tw_model *model, tw_value *x) {
+    return tw_dense(model, tw_global_avg_pool(model, tw_conv2d(model, x, 8, 1, NULL)), 10, NULL);
+}
+
+/* Samples of a chunk of the convolution of a net of 2048 channels on 7x7, half a megabyte a sample, batch 32. */
+static int64_t chunk_of(tw_value *(*make)(tw_model *, tw_value *)) {
+    net n;
+    tw_program *program;
+    int64_t chunk = 0;
+    open_net(&n, make, 2048, 7);
+    CHECK_OK(tw_program_create(&program, n.model, 32,
+                               TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1, .plan_only = true)));
+    for (int s = 0; s < program->step_count; s++)
+        if (strncmp(program->step[s].kernel->name, "conv2d.forward", 14) == 0) chunk = program->step[s].chunk;
+    tw_program_destroy(program);
+    close_net(&n);
+    return chunk;
+}
+
+/* One sample fills a chunk; 4 MB of weights want more of them, as long as there are eight chunks. */
+static void test_chunks_of_many_weights(void **state) {
+    (void)state;
+    if (check_device()) skip();
+    assert_int_equal(chunk_of(narrow), 1);
+    assert_int_equal(chunk_of(wide), 4);
 }
 
 /* --- ops of a user's --- */
@@ -173,9 +205,8 @@ static void test_user_op(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_hash),
-        cmocka_unit_test(test_planning_context),
-        cmocka_unit_test(test_plan_only),
+        cmocka_unit_test(test_plan_hash), cmocka_unit_test(test_planning_context),
+        cmocka_unit_test(test_plan_only), cmocka_unit_test(test_chunks_of_many_weights),
         cmocka_unit_test(test_user_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

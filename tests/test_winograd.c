@@ -67,6 +67,8 @@ static void refuses_what_it_cannot(void **state) {
         assert_non_null(strstr(refusal_of(c, kernels[k]), "weights"));
         c.n = 8;
         assert_null(refusal_of(c, kernels[k]));
+        c.c = c.o = 512; /* 16 MB of transformed weights */
+        assert_non_null(strstr(refusal_of(c, kernels[k]), "weights"));
         c = taken, c.o = 18;
         assert_non_null(strstr(refusal_of(c, kernels[k]), "vectors"));
     }

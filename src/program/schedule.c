@@ -12,7 +12,6 @@ enum {
     GROUPS_MAX = 8,                  /* partial sums kept apart, hence workers that can share a segment */
     GROUPS_MIN = 2,                  /* however large the sums */
     CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
-    HEAVY_CHUNKS_WANTED = 2,         /* into so many where weights are more than a quarter of the batch */
     CHUNK_SAMPLES_MIN = 8,           /* but small samples not finer than this */
     PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step, where no limit of workspace is lower */
 };
@@ -76,6 +75,7 @@ static bool joins(const tw_program *program, int first, int at) {
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* What the steps of a segment ask of its chunks. */
 typedef struct demands {
@@ -113,15 +113,14 @@ static demands ask_steps(const tw_program *program, const twi_segment *segment) 
 }
 
 /* What fits the cache, but enough chunks to share. Weights that do not stay in the cache beside a chunk are read once a
- * chunk, and their gradients written: then fewer chunks, until those weigh as much as the weights do. Of the sizes near that, one that leaves no shorter last chunk, since that
- * doubles what is to be prepared. */
+ * chunk, and their gradients written: then larger ones, until they weigh as much, but still one for every group. Of the
+ * sizes near that, one that leaves no shorter last chunk, since that doubles what is to be prepared. */
 static int64_t chunk_size(const demands *d) {
-    size_t bytes = CHUNK_BYTES, chunks = CHUNKS_WANTED;
+    int64_t fits = (int64_t)(CHUNK_BYTES / d->touched), shared = (d->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
     if (d->whole > HEAVY_BYTES) {
-        bytes = d->whole < HEAVY_CHUNK_BYTES ? d->whole : HEAVY_CHUNK_BYTES;
-        if (d->whole / d->touched > (size_t)d->samples / CHUNKS_WANTED) chunks = HEAVY_CHUNKS_WANTED;
+        const size_t bytes = d->whole < HEAVY_CHUNK_BYTES ? d->whole : HEAVY_CHUNK_BYTES;
+        fits = larger(fits, smaller((int64_t)(bytes / d->touched), d->samples / GROUPS_MAX));
     }
-    int64_t fits = (int64_t)(bytes / d->touched), shared = (d->samples + (int64_t)chunks - 1) / (int64_t)chunks;
     if (fits > CHUNK_SAMPLES_MIN && shared < CHUNK_SAMPLES_MIN) shared = CHUNK_SAMPLES_MIN;
     int64_t chunk = smaller(fits, shared);
     chunk = chunk >= d->multiple ? chunk - chunk % d->multiple : d->multiple;

@@ -38,8 +38,11 @@ static size_t cap_left(const tw_trainer *trainer) {
 static size_t device_left(const tw_trainer *trainer) {
     const tw_context *context = context_of(trainer);
     tw_device_info info = TW_DEVICE_INFO_INIT;
-    if (context->backend->host_memory || context->backend->describe(context, &info) || !info.memory_bytes)
-        return SIZE_MAX;
+    if (context->backend->host_memory) return SIZE_MAX;
+    if (context->backend->describe(context, &info))
+        twi_log_line(&context->log, TW_LOG_WARNING, "fit: what is free on the device is not known, since %s",
+                     tw_last_error());
+    if (!info.memory_bytes) return SIZE_MAX;
     return unreserved(trainer, info.free_bytes);
 }
 

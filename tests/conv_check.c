@@ -135,8 +135,7 @@ static void compare(const char *what, int index, const float *got, sums want, in
 
 static bool takes(const twi_cpu_impl *family, const char *kernel, const twi_call *call, twi_isa isa) {
     while (family->kernel && strcmp(family->kernel, kernel) != 0) family++;
-    assert_non_null(family->kernel);
-    return !family->refuse(call, isa);
+    return family->kernel && !family->refuse(call, isa);
 }
 
 static int check_case(const twi_cpu_impl *family, twi_isa isa, const conv_check_case *c, int index) {

@@ -125,7 +125,10 @@ static void run_and_finish(const twi_cpu_site *site, const twi_call *call, const
     for (int o = 0; o < call->operand_count; o++) free(partial[o]);
 }
 
-bool impl_finishes(const twi_cpu_impl *family, const char *kernel) { return find(family, kernel)->finish != NULL; }
+bool impl_finishes(const twi_cpu_impl *family, const char *kernel) {
+    while (family->kernel && strcmp(family->kernel, kernel) != 0) family++;
+    return family->kernel && family->finish;
+}
 
 void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const twi_call *call) {
     const twi_cpu_impl *impl = find(family, kernel);

@@ -228,7 +228,6 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     const bool apart = first_segment < program->constant_segments; /* what other steps begin with is not made yet */
     bool fresh = program->control->constants && program->constants == program->control->constants;
     program->begin_phase.parts = fresh || apart ? 0 : program->begin_count;
-    if (!apart) program->constants = program->control->constants;
     reset_phase(program, &program->begin_phase);
     double nanoseconds = 0;
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;
@@ -239,7 +238,9 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     }
     if (!shared || nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS) {
         twi_pool_run_alone(program->pool, run_phases, &r);
-        return TW_OK;
+    } else {
+        TWI_TRY(twi_pool_is_hosted(program->pool) ? run_hosted(&r) : twi_pool_run(program->pool, run_phases, &r));
     }
-    return twi_pool_is_hosted(program->pool) ? run_hosted(&r) : twi_pool_run(program->pool, run_phases, &r);
+    if (!apart) program->constants = program->control->constants; /* for which steps have begun now */
+    return TW_OK;
 }

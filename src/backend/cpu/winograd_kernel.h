@@ -68,7 +68,7 @@ static tile_run run_at(const block_plan *p, int64_t from, int64_t count, int64_t
 /* Some rows of an image, read from left to right, one vector of channels of a pixel after the other; outside of the
  * image there are zeros. */
 typedef struct pixel_rows {
-    const unsigned char *at[MOST_LINE]; /* the pixel of column x */
+    const unsigned char *at[MOST_LINE]; /* the pixel of column x, or the one next to it that is inside */
     int64_t next[MOST_LINE];            /* bytes to the next one */
     int64_t x, width;
 } pixel_rows;
@@ -76,13 +76,13 @@ typedef struct pixel_rows {
 VEC_INLINE pixel_rows rows_from(const tw_dtype dtype, const unsigned char *image, int64_t y, int64_t x, const int count,
                                 int64_t height, int64_t width, int64_t channels) {
     static const float zeros[VEC_WIDTH];
-    const int64_t pixel = channels * bytes_of(dtype);
+    const int64_t pixel = channels * bytes_of(dtype), column = twi_smaller(twi_larger(x, 0), width);
     pixel_rows p = {.x = x, .width = width};
     VEC_UNROLL
     for (int i = 0; i < count; i++) {
         bool inside = y + i >= 0 && y + i < height;
         p.next[i] = inside ? pixel : 0;
-        p.at[i] = inside ? image + ((y + i) * width + x) * pixel : (const unsigned char *)zeros;
+        p.at[i] = inside ? image + ((y + i) * width + column) * pixel : (const unsigned char *)zeros;
     }
     return p;
 }
@@ -90,13 +90,14 @@ VEC_INLINE pixel_rows rows_from(const tw_dtype dtype, const unsigned char *image
 VEC_INLINE void next_pixels(const tw_dtype dtype, pixel_rows *p, const int count, vec *to) {
     if (p->x >= 0 && p->x < p->width) {
         VEC_UNROLL
-        for (int i = 0; i < count; i++) to[i] = load_real(dtype, p->at[i]);
+        for (int i = 0; i < count; i++) {
+            to[i] = load_real(dtype, p->at[i]);
+            p->at[i] += p->next[i];
+        }
     } else {
         VEC_UNROLL
         for (int i = 0; i < count; i++) to[i] = (vec){0};
     }
-    VEC_UNROLL
-    for (int i = 0; i < count; i++) p->at[i] += p->next[i];
     p->x++;
 }
 

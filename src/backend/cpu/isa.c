@@ -29,7 +29,8 @@ static bool has_avx512_bf16(void) {
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16);
 }
 
-/* Intel's vdpbf16ps takes four times as long as a multiply-add of f32 (89 against 179 GFLOP/s on family 6, model 207). */
+/* Intel's vdpbf16ps on vectors of 512 bits makes half the products a second of multiply-adds of f32, though each of its
+ * own holds two: docs/performance.md, of family 6, model 207. */
 bool twi_cpu_gains_by_bf16(void) {
     unsigned a, b, c, d;
     return has_amx() || (has_avx512_bf16() && __get_cpuid(0, &a, &b, &c, &d) && b != INTEL);

@@ -14,10 +14,6 @@ typedef struct found {
     int product, shift, scale; /* steps; shift -1: none */
 } found;
 
-static bool is_kernel(const twi_step *step, const char *name) {
-    return step->kernel && strcmp(step->kernel->name, name) == 0;
-}
-
 /* The only step that reads a value, if nobody else wants it; -1. */
 static int only_reader(const tw_program *program, int buffer) {
     int reader = -1;
@@ -38,7 +34,7 @@ static int only_reader(const tw_program *program, int buffer) {
 /* The step behind one that wrote `buffer`, if it is of that kernel and reads it as its first operand; -1. */
 static int follower(const tw_program *program, int buffer, const char *kernel) {
     const int reader = only_reader(program, buffer);
-    return reader >= 0 && is_kernel(&program->step[reader], kernel) && program->step[reader].operand[0] == buffer
+    return reader >= 0 && twi_is_kernel(&program->step[reader], kernel) && program->step[reader].operand[0] == buffer
                ? reader
                : -1;
 }
@@ -46,7 +42,7 @@ static int follower(const tw_program *program, int buffer, const char *kernel) {
 static bool find(const tw_program *program, int product, const twi_fold *fold, found *f) {
     const twi_step *step = program->step;
     *f = (found){fold, product, -1, -1};
-    if (!is_kernel(&step[product], fold->product)) return false;
+    if (!twi_is_kernel(&step[product], fold->product)) return false;
     int result = step[product].operand[fold->result];
     f->shift = follower(program, result, fold->shift);
     if (f->shift >= 0) result = step[f->shift].operand[2];

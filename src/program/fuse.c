@@ -19,17 +19,13 @@ static int count_reads(const tw_program *program, const twi_step *step, int buff
     return count;
 }
 
-static bool is_kernel(const twi_step *step, const char *name) {
-    return step->kernel && strcmp(step->kernel->name, name) == 0;
-}
-
 static bool find_members(const tw_program *program, match *m) {
     for (int k = 1; k < m->pattern->members; k++) {
         const twi_pattern_member *member = &m->pattern->member[k];
         int link = program->step[m->step[member->earlier]].operand[member->from];
         m->step[k] = -1;
         for (int i = m->step[member->earlier] + 1; i < program->step_count && m->step[k] < 0; i++)
-            if (is_kernel(&program->step[i], member->kernel) && program->step[i].operand[member->to] == link)
+            if (twi_is_kernel(&program->step[i], member->kernel) && program->step[i].operand[member->to] == link)
                 m->step[k] = i;
         if (m->step[k] < 0) return false;
     }
@@ -106,7 +102,7 @@ static tw_status add_mask(tw_program *program, int like, int *index) {
 /* Does anybody ask for the sign of a value? Without a backward nobody does, and no mask is made. */
 static bool sign_is_read(const tw_program *program, const twi_pattern *pattern, int value) {
     for (int i = 0; i < program->step_count; i++)
-        if (is_kernel(&program->step[i], pattern->sign_reader) &&
+        if (twi_is_kernel(&program->step[i], pattern->sign_reader) &&
             program->step[i].operand[pattern->sign_operand] == value)
             return true;
     return false;
@@ -117,7 +113,7 @@ static tw_status readers_take_mask(tw_program *program, const twi_pattern *patte
     TWI_TRY(twi_program_kernel(program, pattern->mask_reader, &kernel));
     for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
-        if (!is_kernel(step, pattern->sign_reader) || step->operand[pattern->sign_operand] != output) continue;
+        if (!twi_is_kernel(step, pattern->sign_reader) || step->operand[pattern->sign_operand] != output) continue;
         step->kernel = kernel;
         step->operand[pattern->sign_operand] = mask;
     }
@@ -189,7 +185,7 @@ static tw_status apply_patterns(tw_program *program) {
     for (const twi_pattern *pattern = twi_patterns; pattern->name; pattern++)
         for (int i = 0; i < program->step_count; i++) {
             match m = {.pattern = pattern, .step = {i}};
-            if (is_kernel(&program->step[i], pattern->member[0].kernel) && find_members(program, &m) &&
+            if (twi_is_kernel(&program->step[i], pattern->member[0].kernel) && find_members(program, &m) &&
                 legal(program, &m))
                 TWI_TRY(apply_match(program, &m));
         }
@@ -201,7 +197,7 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out) {
     for (const twi_pattern *pattern = twi_patterns; pattern->name && !*out; pattern++)
         for (int i = 0; pattern->asked && i <= step && !*out; i++) {
             match m = {.pattern = pattern, .step = {i}};
-            if (!is_kernel(&program->step[i], pattern->member[0].kernel) || !find_members(program, &m) ||
+            if (!twi_is_kernel(&program->step[i], pattern->member[0].kernel) || !find_members(program, &m) ||
                 !is_member(&m, step) || !legal(program, &m))
                 continue;
             twi_step fused;
@@ -213,7 +209,7 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out) {
 
 static const twi_absorb *absorb_row(const twi_step *producer, const twi_step *reader, int buffer) {
     for (const twi_absorb *row = twi_absorbs; row->producer; row++)
-        if (is_kernel(producer, row->producer) && is_kernel(reader, row->reader) &&
+        if (twi_is_kernel(producer, row->producer) && twi_is_kernel(reader, row->reader) &&
             reader->operand[row->operand] == buffer)
             return row;
     return NULL;
@@ -267,7 +263,7 @@ tw_status twi_pass_fuse(tw_program *program) {
     TWI_TRY(apply_patterns(program));
     for (int i = 0; i < program->step_count; i++)
         for (const twi_absorb *row = twi_absorbs; row->producer; row++)
-            if (is_kernel(&program->step[i], row->producer)) {
+            if (twi_is_kernel(&program->step[i], row->producer)) {
                 TWI_TRY(absorb(program, i));
                 break;
             }

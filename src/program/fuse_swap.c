@@ -9,10 +9,6 @@ typedef struct found {
     int first, second, second_backward, first_backward; /* steps; -1: there is no backward */
 } found;
 
-static bool is_kernel(const twi_step *step, const char *name) {
-    return step->kernel && strcmp(step->kernel->name, name) == 0;
-}
-
 static bool reads(const tw_program *program, const twi_step *step, int buffer) {
     for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
         if (step->operand[o] >= 0 && step->kernel->operand[o].access != TWI_WRITE &&
@@ -32,7 +28,7 @@ static bool read_by(const tw_program *program, int buffer, int one, int other) {
 /* The step of a kernel that reads a buffer as that operand; -1: none. */
 static int reader_of(const tw_program *program, const char *kernel, int operand, int buffer) {
     for (int i = 0; i < program->step_count; i++)
-        if (is_kernel(&program->step[i], kernel) && program->step[i].operand[operand] == buffer) return i;
+        if (twi_is_kernel(&program->step[i], kernel) && program->step[i].operand[operand] == buffer) return i;
     return -1;
 }
 
@@ -102,7 +98,8 @@ tw_status twi_swap_steps(tw_program *program) {
     for (const twi_swap *swap = twi_swaps; swap->first; swap++)
         for (int i = 0; i < program->step_count; i++) {
             found f;
-            if (is_kernel(&program->step[i], swap->first) && find(program, swap, i, &f)) TWI_TRY(try_swap(program, &f));
+            if (twi_is_kernel(&program->step[i], swap->first) && find(program, swap, i, &f))
+                TWI_TRY(try_swap(program, &f));
         }
     return TW_OK;
 }

@@ -2,7 +2,9 @@
 #ifndef TWI_PROGRAM_PATTERNS_H
 #define TWI_PROGRAM_PATTERNS_H
 
-#include "backend/step.h"
+#include "program.h"
+
+#include <string.h>
 
 enum { TWI_PATTERN_MEMBERS = 4 };
 
@@ -68,5 +70,10 @@ typedef struct twi_swap {
 } twi_swap;
 
 extern const twi_swap twi_swaps[]; /* ends with a NULL first */
+
+/* Is that what the step does? Not if it has gone. */
+static inline bool twi_is_kernel(const twi_step *step, const char *name) {
+    return step->kernel && strcmp(step->kernel->name, name) == 0;
+}
 
 #endif

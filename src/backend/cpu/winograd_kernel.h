@@ -282,7 +282,7 @@ VEC_INLINE void convolve_as(const int m, const tw_dtype dtype, const twi_winogra
 
 /* ---- the gradient of the weights ---- */
 
-/* OUTER_ROWS input channels by `panel` vectors of output channels, kept in registers over all tiles. */
+/* `rows` input channels by `panel` vectors of output channels, kept in registers over all tiles. */
 VEC_INLINE void outer(const int panel, const int rows, int64_t tiles, const float *v, const float *d, int64_t d_column,
                       bool add, float *sums, int64_t sums_row) {
     vec sum[HELD_OUTER];

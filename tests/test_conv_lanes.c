@@ -27,6 +27,7 @@ static const conv_check_case cases[] = {
     {8, 23, 4, 4, 11, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},
     {16, 7, 5, 5, 9, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}},
     {8, 5, 40, 9, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},   /* more rows than a block of dy holds */
+    {16, 2, 6, 280, 6, 5, 3, {1, 1, 2, 1, 2, 1, 1, 1, 1}},  /* and not one of it under some rows of the kernel */
 };
 /* clang-format on */
 enum { CASES = sizeof cases / sizeof *cases };

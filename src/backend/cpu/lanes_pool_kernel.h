@@ -102,9 +102,10 @@ static bool pool_is_exact(const twi_lanes_pool *pool, int64_t height, int64_t wi
            pool->rows * a->stride_h == height && pool->columns * a->stride_w == width;
 }
 
-/* Where gradients go: rows of an image, of which those columns are kept; `at` is column 0 of the first row wanted. */
+/* Where gradients go: rows of an image, of which those columns and `some` channels from first_channel on are kept; `at`
+ * is column 0 of the first row wanted. */
 typedef struct pool_target {
-    int64_t height, width, channels, first_column, end_column, row, column;
+    int64_t height, width, channels, first_channel, some, first_column, end_column, row, column;
     float *at;
 } pool_target;
 
@@ -147,7 +148,7 @@ static void unpool_rows(const twi_lanes_pool *pool, const pool_block *block, con
                         int64_t end) {
     const twi_pool_attrs *a = pool->attrs;
     const bool exact = pool_is_exact(pool, t->height, t->width);
-    const int64_t count = t->channels * VEC_WIDTH;
+    const int64_t count = t->channels * VEC_WIDTH, some = t->some * VEC_WIDTH;
     int64_t p = twi_larger(0, begin + a->pad_top - a->kernel_h + a->stride_h) / a->stride_h;
     for (; p < pool->rows && p * a->stride_h - a->pad_top < end; p++) {
         int64_t top = p * a->stride_h - a->pad_top, y = twi_larger(top, begin);
@@ -156,16 +157,16 @@ static void unpool_rows(const twi_lanes_pool *pool, const pool_block *block, con
             int64_t left = q * a->stride_w - a->pad_left, x = twi_larger(left, t->first_column);
             int64_t columns = twi_smaller(left + a->kernel_w, t->end_column) - x;
             int32_t number = (int32_t)((y - top) * a->kernel_w + x - left);
-            int64_t from = (p * pool->columns + q) * count;
+            int64_t from = (p * pool->columns + q) * count + t->first_channel * VEC_WIDTH;
             const float *dy = block->dy + from;
             const uint8_t *index = block->index + from;
             float *to = t->at + (y - begin) * t->row + x * t->column;
             if (exact && rows == 2 && columns == 2 && a->kernel_w == 2) /* known sizes are unrolled */
-                unpool_window(2, 2, count, dy, index, 0, 2, true, to, t->row, t->column);
+                unpool_window(2, 2, some, dy, index, 0, 2, true, to, t->row, t->column);
             else if (exact)
-                unpool_window(rows, columns, count, dy, index, number, a->kernel_w, true, to, t->row, t->column);
+                unpool_window(rows, columns, some, dy, index, number, a->kernel_w, true, to, t->row, t->column);
             else
-                unpool_window(rows, columns, count, dy, index, number, a->kernel_w, false, to, t->row, t->column);
+                unpool_window(rows, columns, some, dy, index, number, a->kernel_w, false, to, t->row, t->column);
         }
     }
 }

@@ -71,4 +71,12 @@ static twi_lanes_tiling best_tiling(const twi_conv_shape *s, int64_t outs, int64
     return best;
 }
 
+/* For every size of tile. */
+#define EACH_TILE_NARROW(make, outs) make(outs, 1) make(outs, 2) make(outs, 3) make(outs, 4)
+#define EACH_TILE_WIDE(make, outs) EACH_TILE_NARROW(make, outs) make(outs, 5) make(outs, 6)
+#define EACH_TILE(make)     \
+    EACH_TILE_WIDE(make, 1) \
+    EACH_TILE_WIDE(make, 2) \
+    EACH_TILE_WIDE(make, 3) EACH_TILE_WIDE(make, 4) EACH_TILE_NARROW(make, 5) EACH_TILE_NARROW(make, 6)
+
 #endif

@@ -60,6 +60,21 @@ VEC_INLINE vec vec_splat(float x) { return x - (vec){0}; } /* the difference, si
 #define VEC_HELD(v) ((void)(v))
 #endif
 
+/* Keeps an integer mask from being turned into the branch it was made to save. */
+#if defined(__GNUC__)
+#define VEC_NO_BRANCH(mask) __asm__("" : "+r"(mask))
+#else
+#define VEC_NO_BRANCH(mask) ((void)(mask))
+#endif
+
+/* Ends a step of a loop on a tile of sums. Compilers that move loads from one step to the next one run out of registers,
+ * and sums then go through memory. */
+#if defined(__GNUC__)
+#define VEC_STEP_END() __asm__ volatile("" ::: "memory")
+#else
+#define VEC_STEP_END() ((void)0)
+#endif
+
 /* a * b + c, rounded once where the instruction set can, so that no compiler's choice changes bits. */
 VEC_INLINE vec vec_fma(vec a, vec b, vec c) {
 #if defined(__AVX512F__) && VEC_WIDTH == 16

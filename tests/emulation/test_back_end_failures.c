@@ -1,6 +1,7 @@
 /* Calls of CUDA, cuBLASLt and cuDNN that fail, one after the other, in a run that opens a context, trains, evaluates and
  * saves: each time a status whose text names the call, nothing is left over, and the same process goes on to the right
- * numbers. With the argument `all` every single call; otherwise one in STRIDE. */
+ * numbers. With the arguments `all PART PARTS` every PARTS-th call from that of number PART on (0 is the first): all parts
+ * together are every single call. Otherwise one in STRIDE. */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 #include "back_end_task.h"
 #include "trainer/trainer.h"
@@ -10,7 +11,7 @@
 
 enum { STRIDE = 37 };
 
-static uint64_t stride = STRIDE;
+static uint64_t stride = STRIDE, part, parts; /* parts 0: not all */
 static char folder[64], path[128];
 static task_state expected;
 static task_log usual;        /* what is logged where nothing fails */
@@ -152,15 +153,15 @@ static void open_expected(void) {
 
 static void any_call_may_fail(void **state) {
     (void)state;
-    uint64_t k = 1, tried = 0;
+    uint64_t k = 1 + part, tried = 0;
     open_expected();
     for (; run_failing(k, NULL); k += stride) tried++;
-    print_message("%d of %d calls failed in turn\n", (int)tried, (int)k);
+    print_message("%d calls, up to the %d. of all, failed in turn\n", (int)tried, (int)(k - stride));
     assert_true(k > 500);
     free(expected.bytes);
 }
 
-/* So that every call is there with the first and some later ones, however seldom it is made. */
+/* So that every call is there with the first and some later ones, however seldom it is made. All parts together have them. */
 static void every_kind_of_call_may_fail(void **state) {
     (void)state;
     static const char *const names[] = {"cudaSetDevice",
@@ -191,7 +192,8 @@ static void every_kind_of_call_may_fail(void **state) {
     open_expected();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bool any = false;
-        for (uint64_t k = 1; run_failing(k, names[i]) && (stride == 1 || k < 64); k = 3 * k + 1) any = true;
+        if (parts && i % parts != part) continue;
+        for (uint64_t k = 1; run_failing(k, names[i]) && (parts || k < 64); k = 3 * k + 1) any = true;
         if (!any) fail_msg("%s is never called", names[i]);
     }
     free(expected.bytes);
@@ -202,8 +204,8 @@ static void any_memory_may_be_refused(void **state) {
     (void)state;
     task_freeze_norms(true);
     open_expected();
-    uint64_t k = 1;
-    while (run_failing(k, "cudaMalloc")) k += stride == 1 ? 1 : 3;
+    uint64_t k = 1 + part;
+    while (run_failing(k, "cudaMalloc")) k += parts ? parts : 3;
     assert_true(k > 12);
     task_freeze_norms(false);
     free(expected.bytes);
@@ -215,6 +217,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(every_kind_of_call_may_fail, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(any_memory_may_be_refused, make_folder, remove_folder),
     };
-    if (argc > 1 && strcmp(argv[1], "all") == 0) stride = 1;
+    if (argc == 4 && strcmp(argv[1], "all") == 0) {
+        part = strtoull(argv[2], NULL, 10);
+        stride = parts = strtoull(argv[3], NULL, 10);
+        if (part >= parts) return 2;
+    } else if (argc > 1) {
+        fprintf(stderr, "usage: test_back_end_failures [all PART PARTS]\n");
+        return 2;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,3 +228,15 @@ double case_least(const tw_program *program, const tw_value *value) {
     place_close(&p, false);
     return least;
 }
+
+double case_rounding(const tw_program *program, const tw_value *value, tw_dtype half) {
+    place p;
+    double most = 0;
+    if (!open_buffer(program, program->value_buffer[value->id], &p)) return INFINITY;
+    for (int64_t i = 0, count = twi_shape_count(&p.layout.shape); i < count; i++) {
+        const double element = take(&p, i);
+        most = fmax(most, fabs(element - (double)twi_half_to_f32(half, twi_half_from_f32(half, (float)element))));
+    }
+    place_close(&p, false);
+    return most;
+}

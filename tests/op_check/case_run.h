@@ -37,5 +37,7 @@ void case_collect(const case_graph *graph, tw_program *program, case_results *re
 void case_results_free(case_results *results);
 /* Distance from 0 of the element of a value that is nearest to it. */
 double case_least(const tw_program *program, const tw_value *value);
+/* How far the element is moved that rounding to a half moves most. */
+double case_rounding(const tw_program *program, const tw_value *value, tw_dtype half);
 
 #endif

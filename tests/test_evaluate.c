@@ -3,6 +3,7 @@
 #include "small_task.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define ADAM \
     { .kind = TW_ADAMW, .learning_rate = 0.02 }
@@ -300,6 +301,45 @@ static void flat_inputs_take_samples_in_order(void **state) {
     tw_dataset_destroy(data);
 }
 
+/* What a batch says of its samples lands at their places, and what fails in it names them, whoever brings the batches: one sample
+ * of each class in turn but for some, the last not a number. */
+static void batches_know_their_samples(void **state) {
+    (void)state;
+    float images[COUNT * TASK_CLASSES] = {0}, weight[TASK_CLASSES * TASK_CLASSES] = {0}, bias[TASK_CLASSES] = {0};
+    const int32_t labels[COUNT] = {0, 1, 2, 2, 0, 1, 1, 2, 0, 2};
+    for (int i = 0; i < COUNT; i++) images[i * TASK_CLASSES + labels[i]] = 1;
+    for (int c = 0; c < TASK_CLASSES; c++) weight[c * TASK_CLASSES + c] = 1;
+    tw_dataset *data, *bad;
+    tw_model *model;
+    CHECK_OK(tw_dataset_create_from(&data, task_context, TW_F32, images, COUNT, 1, 1, TASK_CLASSES, labels, NULL));
+    images[COUNT * TASK_CLASSES - 1] = NAN;
+    CHECK_OK(tw_dataset_create_from(&bad, task_context, TW_F32, images, COUNT, 1, 1, TASK_CLASSES, labels, NULL));
+    CHECK_OK(tw_model_create(&model, task_context));
+    CHECK_OK(tw_model_build(model, tw_dense(model, tw_input(model, 1, 1, TASK_CLASSES), TASK_CLASSES, NULL), NULL));
+    CHECK_OK(tw_parameter_write(model, "fc1.weight", weight, TASK_CLASSES * TASK_CLASSES));
+    CHECK_OK(tw_parameter_write(model, "fc1.bias", bias, TASK_CLASSES));
+    for (int batch = 1; batch <= 12; batch++)
+        for (int workers = 0; workers <= 3; workers += 1 + (workers == 1)) {
+            tw_trainer *trainer = trainer_of(
+                model, TW_OPTIONS(trainer, .no_normalization = true, .workers = workers, .evaluation_batch = batch));
+            int32_t predicted[COUNT];
+            char samples[64];
+            tw_metrics metrics;
+            memset(predicted, -2, sizeof predicted);
+            CHECK_OK(tw_trainer_predict(trainer, data, predicted));
+            assert_memory_equal(predicted, labels, sizeof labels);
+            snprintf(samples, sizeof samples, "samples %d .. %d: ", (COUNT - 1) / batch * batch, COUNT - 1);
+            CHECK_FAILS(tw_trainer_evaluate(trainer, bad, &metrics), TW_ERROR_NUMERIC, samples);
+            CHECK_OK(tw_trainer_predict(trainer, bad, predicted));
+            assert_memory_equal(predicted, labels, (COUNT - 1) * sizeof *labels);
+            assert_int_equal(predicted[COUNT - 1], -1);
+            tw_trainer_destroy(trainer);
+        }
+    tw_model_destroy(model);
+    tw_dataset_destroy(bad);
+    tw_dataset_destroy(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         with_context(every_sample_counts_once),
@@ -311,6 +351,7 @@ int main(void) {
         with_context(evaluation_is_its_own_mode),
         with_context(smoothing_is_for_training_alone),
         with_context(flat_inputs_take_samples_in_order),
+        with_context(batches_know_their_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

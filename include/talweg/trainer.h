@@ -38,7 +38,8 @@ typedef struct tw_progress {
 /** Called on the thread that fits. Return true to stop after this step or epoch. */
 typedef bool (*tw_progress_fn)(void *user, const tw_progress *progress);
 
-/** What fit does when the device has no memory left. */
+/** What fit does when the device refuses memory that a plan counted on: in a run, and, where memory_limit is given, before the first. Without
+ *  one, fit on a GPU begins with what it gets: that is what memory_limit 0 means. */
 typedef enum tw_on_out_of_memory {
     TW_OUT_OF_MEMORY_STOP = 0, /**< fit returns OUT_OF_MEMORY with a breakdown; the model is as it was after the last update, and all still works */
     TW_OUT_OF_MEMORY_FIT = 1   /**< fit plans anew for what is left, and goes on from the same step with the same data */
@@ -85,7 +86,7 @@ typedef struct tw_trainer_options {
                                          (parts last where there are norms that are not frozen, whose statistics are then those of a part),
                                          smaller batches to measure with, and sets that are streamed. Not counted: other models of the context, resident sets that the caller
                                          made, trials of implementations (autotune), and what driver and libraries take for themselves.
-                                         0: what is free on a GPU, and what the context's caps leave */
+                                         0: what is free on a GPU, less if it refuses that, and what the context's caps leave */
     tw_on_out_of_memory on_out_of_memory;
 } tw_trainer_options;
 #define TW_TRAINER_OPTIONS_INIT \

@@ -157,6 +157,7 @@ static tw_status refuse(const fitting *f) {
     const tw_program *program = f->program;
     const twi_store_need need = twi_program_store_need(program);
     const size_t fixed = need.parameters + need.gradients + need.state + program->aside;
+    program->model->plans_refused++;
     char data[TWI_QUANTITY_TEXT + sizeof ", resident data "] = "", most[TWI_QUANTITY_TEXT];
     if (program->aside)
         snprintf(data, sizeof data, ", resident data %s", twi_quantity((double)program->aside, "B", most));

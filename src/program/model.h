@@ -32,6 +32,7 @@ struct tw_model {
     const tw_program *arena_user;   /* whose inputs and outputs the arena holds */
     const tw_program *gradients_by; /* whose run the parameters' gradients are from */
     uint64_t arena_turns;           /* how often that changed */
+    uint64_t plans_refused;         /* how many plans there were that no change made keep their limit */
     tw_program *programs;           /* linked through tw_program.next; rebound when the arena grows */
     bool update_due;                /* the gradients wait for an update */
     twi_flights flights;            /* runs that were launched and have not landed */

@@ -167,11 +167,12 @@ static void halve(twi_feed *feed) {
 
 static tw_status hold_smaller(twi_feed *feed, int workers) {
     for (;;) {
+        twi_room_try(feed->trainer);
         tw_status status = workers ? open_loader(feed, feed->batch, workers) : TW_OK;
         if (status == TW_OK) status = hold_programs(feed, feed->batch);
         if (status != TW_ERROR_OUT_OF_MEMORY) return status;
         if (make_room(feed)) continue;
-        if (!can_halve(feed)) return status;
+        if (!can_halve(feed) || twi_room_stops(feed->trainer)) return status;
         halve(feed);
     }
 }
@@ -217,7 +218,7 @@ static tw_status place_small(twi_feed *feed, size_t needs) {
         tw_status status = twi_resident_place(feed->resident);
         if (status != TW_ERROR_OUT_OF_MEMORY || feed->use == TWI_USE_TRAIN) return status;
         if (!make_room(feed)) {
-            if (!can_halve(feed)) return status;
+            if (!can_halve(feed) || twi_room_stops(feed->trainer)) return status;
             halve(feed);
         }
         let_go(feed);

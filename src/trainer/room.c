@@ -16,26 +16,34 @@ enum {
 
 static tw_context *context_of(const tw_trainer *trainer) { return tw_model_get_context(trainer->model); }
 
+/* ---- what was refused ---- */
+
+void twi_room_try(tw_trainer *trainer) { trainer->plans_refused = trainer->model->plans_refused; }
+
+bool twi_room_stops(const tw_trainer *trainer) {
+    return trainer->options.memory_limit && trainer->options.on_out_of_memory == TW_OUT_OF_MEMORY_STOP &&
+           trainer->plans_refused == trainer->model->plans_refused;
+}
+
 /* ---- what there is ---- */
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 static size_t left_of(size_t a, size_t b) { return a > b ? a - b : 0; }
 
-static size_t unreserved(const tw_trainer *trainer, size_t bytes) {
-    return trainer->no_reserve ? bytes : bytes - bytes / RESERVE_SHARE;
-}
+static size_t without_reserve(size_t bytes) { return bytes - bytes / RESERVE_SHARE; }
 
 /* Of the context's caps. The memory of a device that is the host's lies under the host's cap. */
-static size_t cap_left(const tw_trainer *trainer) {
+static size_t cap_left(const tw_trainer *trainer, bool reserve) {
     const tw_context *context = context_of(trainer);
     const tw_memory_stats device = tw_context_get_device_memory(context), host = tw_context_get_memory(context);
     size_t left = device.limit ? left_of(device.limit, device.bytes) : SIZE_MAX;
     if (!context->backend->host_memory || context->plans_only || !host.limit) return left;
-    return smaller(left, unreserved(trainer, left_of(host.limit, host.bytes)));
+    const size_t host_left = left_of(host.limit, host.bytes);
+    return smaller(left, reserve ? without_reserve(host_left) : host_left);
 }
 
 /* Of the device itself. The host's memory is no budget: it pages, and other programs give back. */
-static size_t device_left(const tw_trainer *trainer) {
+static size_t device_left(const tw_trainer *trainer, bool reserve) {
     const tw_context *context = context_of(trainer);
     tw_device_info info = TW_DEVICE_INFO_INIT;
     if (context->backend->host_memory) return SIZE_MAX;
@@ -43,12 +51,13 @@ static size_t device_left(const tw_trainer *trainer) {
         twi_log_line(&context->log, TW_LOG_WARNING, "fit: what is free on the device is not known, since %s",
                      tw_last_error());
     if (!info.memory_bytes) return SIZE_MAX;
-    return unreserved(trainer, info.free_bytes);
+    return reserve ? without_reserve(info.free_bytes) : info.free_bytes;
 }
 
+/* For sets, which can be streamed: so they always leave the reserve, that libraries may want. */
 size_t twi_room_left(const tw_trainer *trainer) {
     const size_t coming = trainer->aside - trainer->placed;
-    size_t left = smaller(cap_left(trainer), device_left(trainer));
+    size_t left = smaller(cap_left(trainer, true), device_left(trainer, true));
     if (left != SIZE_MAX) left = left_of(left, coming);
     return trainer->limit ? smaller(left, left_of(trainer->limit, twi_model_bytes(trainer->model) + trainer->aside))
                           : left;
@@ -57,8 +66,8 @@ size_t twi_room_left(const tw_trainer *trainer) {
 /* What the model and sets may take in all, so that it is there; 0: no limit. A card that is only planned for is no limit to
  * programs: what they would need is what is asked. */
 static size_t available(const tw_trainer *trainer) {
-    const bool planned = context_of(trainer)->plans_only;
-    const size_t left = planned ? cap_left(trainer) : smaller(cap_left(trainer), device_left(trainer));
+    const bool planned = context_of(trainer)->plans_only, reserve = !trainer->no_reserve;
+    const size_t cap = cap_left(trainer, reserve), left = planned ? cap : smaller(cap, device_left(trainer, reserve));
     return left == SIZE_MAX ? 0 : twi_model_bytes(trainer->model) + trainer->placed + left;
 }
 
@@ -196,7 +205,7 @@ static void close_feeds(tw_trainer *trainer, const twi_room *room) {
 /* Parts are thought of only where a batch does not fit as it is, or costs something to fit: planning takes time. */
 static bool better_in_parts(const tw_trainer *trainer, const twi_room *room, tw_status status) {
     const tw_program *program = room->train->full;
-    if (status == TW_ERROR_OUT_OF_MEMORY) return trainer->limit != 0;
+    if (status == TW_ERROR_OUT_OF_MEMORY) return trainer->limit && !twi_room_stops(trainer);
     return status == TW_OK && trainer->options.recompute == TW_RECOMPUTE_AUTO && program && trainer->parts == 1 &&
            program->recomputed.steps && !has_statistics(trainer);
 }
@@ -225,7 +234,8 @@ static void tell_beside(const tw_trainer *trainer, const char *why) {
 static tw_status open_beside(tw_trainer *trainer, const twi_room *room) {
     trainer->beside = 0;
     tw_status status = open_feeds(trainer, room);
-    for (int less = 1; less <= BESIDE && status == TW_ERROR_OUT_OF_MEMORY && trainer->limit && has_whole(trainer);
+    for (int less = 1; less <= BESIDE && status == TW_ERROR_OUT_OF_MEMORY && trainer->limit &&
+                       !twi_room_stops(trainer) && has_whole(trainer);
          less++) {
         char why[WHY_TEXT];
         snprintf(why, sizeof why, "%s", tw_last_error());
@@ -279,7 +289,7 @@ tw_status twi_room_open(tw_trainer *trainer, const twi_room *room) {
     begin(trainer);
     const size_t limit = trainer->limit;
     tw_status status = open_until(trainer, room);
-    if (status != TW_ERROR_OUT_OF_MEMORY || !limit) return status;
+    if (status != TW_ERROR_OUT_OF_MEMORY || !limit || twi_room_stops(trainer)) return status;
     close_feeds(trainer, room);
     trainer->no_reserve = true;
     if (limit_of(trainer) <= limit) return status;

@@ -10,9 +10,14 @@ typedef struct twi_room {
     const tw_dataset *train_set, *test_set;
 } twi_room;
 
-/* Bytes of the device that can still be taken, within the trainer's limit, the context's cap and what is free, beside what is kept for sets that are
+/* Bytes of the device that sets can still take, within the trainer's limit, the context's cap and what is free, beside what is kept for sets that are
  * going to be there for certain; SIZE_MAX: nobody says. */
 size_t twi_room_left(const tw_trainer *trainer);
+/* Begins to try what may fail for want of memory. */
+void twi_room_try(tw_trainer *trainer);
+/* After such a failure: is it the user's? What was planned within a limit that the options name was refused all the same, and they do not
+ * ask for another plan (on_out_of_memory). */
+bool twi_room_stops(const tw_trainer *trainer);
 /* What measures and predicts outside of a fit is held to the limit there is then. */
 void twi_room_enter(tw_trainer *trainer);
 /* Opens the feeds within the limit that the options and the device set: by what programs do to keep it, by parts of batches, by

@@ -81,7 +81,8 @@ struct tw_trainer {
     size_t beside;           /* of these, what the program of a whole batch leaves to the others */
     size_t aside, placed;    /* of these, what sets take that are resident or are going to be; and what is there of it */
     size_t expected;         /* what a fit's sets take for certain, also while they are not open */
-    bool no_reserve;         /* all that is free may be taken */
+    bool no_reserve;         /* programs may take all that is free */
+    uint64_t plans_refused;  /* the model's, when what is tried now began */
     bool gathers;            /* the fit's training set is going to be resident for certain */
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
     tw_precision_rule *rules; /* the options', copied, with their names behind them */

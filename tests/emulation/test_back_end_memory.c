@@ -190,25 +190,26 @@ static void any_cap_is_kept_or_a_status(void **state) {
 /* ---- a data set that there turns out to be no room for ---- */
 
 /* A set larger than the slots of its programs. */
+enum { LONG = 100, LONG_BYTES = LONG * (TASK_PIXELS + 8) }; /* samples; with labels and order */
 static tw_dataset *long_set(tw_context *context) {
-    enum { COUNT = 100 };
-    static uint8_t images[COUNT * TASK_PIXELS];
-    int32_t labels[COUNT];
+    static uint8_t images[LONG * TASK_PIXELS];
+    int32_t labels[LONG];
     tw_dataset *set;
-    task_images(images, COUNT);
-    task_labels(labels, COUNT);
+    task_images(images, LONG);
+    task_labels(labels, LONG);
     CHECK_OK(
-        tw_dataset_create_from(&set, context, TW_U8, images, COUNT, TASK_CHANNELS, TASK_SIDE, TASK_SIDE, labels, NULL));
+        tw_dataset_create_from(&set, context, TW_U8, images, LONG, TASK_CHANNELS, TASK_SIDE, TASK_SIDE, labels, NULL));
     return set;
 }
 
-/* Fits with the k-th allocation of device memory refused (0: none); *refused says whether there was one. */
-static tw_status fit_refused(uint64_t k, task *t, task_log *log, bool *refused) {
+/* Fits with the k-th allocation of device memory refused (0: none); *refused says whether there was one. limit: the trainer's. */
+static tw_status fit_refused(uint64_t k, size_t limit, task *t, task_log *log, bool *refused) {
     tw_trainer_options options = task_options();
     tw_context *context;
     *t = (task){0};
     *log = (task_log){""};
     options.epochs = 1;
+    options.memory_limit = limit;
     CHECK_OK(tw_context_create(
         &context, check_device(),
         TW_OPTIONS(context, .threads = 1, .log = task_listen, .log_user = log, .log_level = TW_LOG_INFO)));
@@ -231,12 +232,12 @@ static void a_set_that_is_refused_is_streamed(void **state) {
     bool refused = true;
     int streamed = 0, parts = 0, tried = 0;
     task_freeze_norms(true);
-    CHECK_OK(fit_refused(0, &t, &log, &refused));
+    CHECK_OK(fit_refused(0, 0, &t, &log, &refused));
     assert_null(strstr(log.text, "streamed"));
     task_state expected = task_outcome(&t);
     close_all(&t);
     for (; refused || !tried; tried++) {
-        CHECK_OK(fit_refused((uint64_t)tried + 1, &t, &log, &refused));
+        CHECK_OK(fit_refused((uint64_t)tried + 1, 0, &t, &log, &refused));
         if (strstr(log.text, "streamed")) {
             assert_non_null(strstr(log.text, "resident"));
             assert_non_null(strstr(log.text, "out of device memory"));
@@ -250,6 +251,70 @@ static void a_set_that_is_refused_is_streamed(void **state) {
     assert_true(parts > 0 && streamed + parts == tried - 1); /* at last none was refused */
     task_freeze_norms(false);
     free(expected.bytes);
+}
+
+/* A limit that the user names, and that what is refused would have kept, is answered by a status; but sets are streamed. */
+static void a_refusal_within_a_limit_is_a_status(void **state) {
+    (void)state;
+    const size_t limit = (size_t)64 << 20;
+    task t;
+    task_log log;
+    bool refused = true;
+    int streamed = 0, stopped = 0;
+    CHECK_OK(fit_refused(0, limit, &t, &log, &refused));
+    const task_log usual = log;
+    task_state expected = task_outcome(&t);
+    close_all(&t);
+    refused = true;
+    for (uint64_t k = 1; refused; k++) {
+        tw_status status = fit_refused(k, limit, &t, &log, &refused);
+        if (status) {
+            assert_true(refused);
+            assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
+            check_breakdown();
+            assert_non_null(strstr(tw_last_error(), "held here: parameters "));
+            assert_memory_equal(log.text, usual.text, strlen(log.text)); /* no other plan */
+            assert_int_equal(tw_model_get_updates(t.model), 0);
+            tw_dataset *set = long_set(t.context); /* memory is there again */
+            CHECK_OK(tw_trainer_fit(t.trainer, set, NULL));
+            tw_dataset_destroy(set);
+            stopped++;
+        } else if (refused) {
+            assert_non_null(strstr(log.text, "streamed"));
+            streamed++;
+        }
+        assert_true(task_check_outcome(&t, &expected, &log));
+        close_all(&t);
+    }
+    assert_int_equal(streamed, 3);
+    assert_true(stopped > 0);
+    free(expected.bytes);
+}
+
+/* Also outside of a fit a set leaves a share of what is free to libraries: here it would fit to the byte. */
+static void a_set_leaves_libraries_a_reserve(void **state) {
+    (void)state;
+    const tw_trainer_options options = task_options();
+    for (int spare = 0; spare < 2; spare++) {
+        task_log log = {""};
+        tw_context *context;
+        task t;
+        CHECK_OK(tw_context_create(
+            &context, check_device(),
+            TW_OPTIONS(context, .threads = 1, .log = task_listen, .log_user = &log, .log_level = TW_LOG_INFO)));
+        CHECK_OK(task_make(&t, context, &options));
+        CHECK_OK(tw_trainer_fit(t.trainer, t.train, NULL));
+        tw_dataset *set = long_set(context);
+        tw_metrics resident, found;
+        CHECK_OK(tw_trainer_evaluate(t.trainer, set, &resident));
+        assert_null(strstr(log.text, "streamed"));
+        emu_set_memory(task_device_bytes() + LONG_BYTES + (spare ? LONG_BYTES / 31 + 1 : 0));
+        CHECK_OK(tw_trainer_evaluate(t.trainer, set, &found));
+        assert_int_equal(strstr(log.text, "are left beside the programs") != NULL, !spare);
+        assert_memory_equal(&found, &resident, sizeof found);
+        tw_dataset_destroy(set);
+        close_all(&t);
+    }
 }
 
 /* ---- a lost device ---- */
@@ -308,6 +373,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(too_little_is_told_and_a_smaller_batch_fits),
         cmocka_unit_test(any_cap_is_kept_or_a_status),
         cmocka_unit_test(a_set_that_is_refused_is_streamed),
+        cmocka_unit_test(a_refusal_within_a_limit_is_a_status),
+        cmocka_unit_test(a_set_leaves_libraries_a_reserve),
         cmocka_unit_test(a_lost_device_says_so_in_every_call),
     };
     if (argc > 1 && strcmp(argv[1], "all") == 0) caps_tried = 500;

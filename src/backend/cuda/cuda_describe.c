@@ -22,9 +22,10 @@ static void describe_hardware(const twi_cuda_device *device, tw_device_info *out
 }
 
 tw_status twi_cuda_describe_planned(const tw_context *context, tw_device_info *out) {
-    describe_hardware(twi_cuda_of(context), out);
-    out->memory_bytes = out->free_bytes = twi_cuda_of(context)->total_bytes;
-    if (cudaRuntimeGetVersion(&out->runtime_version) != cudaSuccess) out->runtime_version = 0;
+    twi_cuda_device *device = twi_cuda_of(context);
+    TWI_CUDA(device, cudaRuntimeGetVersion(&out->runtime_version));
+    describe_hardware(device, out);
+    out->memory_bytes = out->free_bytes = device->total_bytes;
     out->cublaslt_version = (int)cublasLtGetVersion();
     out->cudnn_version = cudnn_version();
     return TW_OK;

@@ -47,9 +47,9 @@ tw_status twi_dnn_cache_put(twi_cuda_dnn *dnn, const char *key, const twi_dnn_ch
 }
 
 tw_status twi_dnn_cache_open(twi_cuda_dnn *dnn, const char *folder) {
-    const twi_cuda_device *device = dnn->device;
-    int runtime = 0;
-    (void)cudaRuntimeGetVersion(&runtime);
+    twi_cuda_device *device = dnn->device;
+    int runtime;
+    TWI_CUDA(device, cudaRuntimeGetVersion(&runtime));
     twi_text text;
     char *header;
     twi_text_init(&text, dnn->memory);

@@ -28,7 +28,7 @@ const twi_gemm *twi_gemm_for(twi_isa isa);
 
 /* Blocks of `outer`: sums of at most so many terms, so many rows of c, with a and b copied to scratch in working
  * order. */
-enum { TWI_GEMM_DEPTH = 256, TWI_GEMM_ROWS = 192, TWI_GEMM_COLUMNS = 32 };
+enum { TWI_GEMM_DEPTH = 256, TWI_GEMM_ROWS = 192, TWI_GEMM_COLUMNS = 48 };
 static inline size_t twi_gemm_outer_scratch(void) { return TWI_GEMM_DEPTH * (TWI_GEMM_ROWS + TWI_GEMM_COLUMNS); }
 static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
     const int64_t rows = m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;

@@ -5,17 +5,41 @@
 #include "vec_half.h"
 
 #if VEC_REGISTERS == 32
-enum { DOT_ROWS = 6, OUTER_ROWS = 12 };
+enum { DOT_ROWS = 6, OUTER_ROWS = 8, OUTER_VECTORS = 3 };
 #else
-enum { DOT_ROWS = 3, OUTER_ROWS = 6 };
+enum { DOT_ROWS = 3, OUTER_ROWS = 6, OUTER_VECTORS = 2 };
 #endif
-enum { DOT_DEPTH = 1024, PANEL = 2 * VEC_WIDTH, PACK_FROM = 32 };
+/* DOT_CACHED: floats of b that stay in the second-level cache. */
+enum { DOT_DEPTH = 1024, DOT_CACHED = 65536, PANEL = OUTER_VECTORS * VEC_WIDTH, PACK_FROM = 32 };
 
 /* ---- dot ---- */
 
+/* What a tile does with its sums: in the first block of k they start from the bias, in others from c; the last may apply relu. */
+typedef struct dot_end {
+    const float *start;
+    int64_t start_row;
+    float *c;
+    int64_t c_row;
+    int columns; /* of 4 */
+    bool relu;
+} dot_end;
+
+VEC_INLINE void dot_put(quad sum, int row, const dot_end *end) {
+    const float *start = end->start + row * end->start_row;
+    float *c = end->c + row * end->c_row;
+    if (end->columns == 4) {
+        sum += quad_load(start);
+        quad_store(c, end->relu ? quad_relu(sum) : sum);
+        return;
+    }
+    for (int j = 0; j < end->columns; j++) sum[j] += start[j];
+    if (end->relu) sum = quad_relu(sum);
+    for (int j = 0; j < end->columns; j++) c[j] = sum[j];
+}
+
 /* rows x 4 sums along k, each in the elements of a vector, which are added up at the end. */
 VEC_INLINE void dot_tile(const int rows, int64_t k, const float *a, int64_t a_row, const float *const b[4],
-                         quad sum[]) {
+                         const dot_end *end) {
     vec s[DOT_ROWS][4];
     VEC_UNROLL
     for (int i = 0; i < rows; i++) {
@@ -42,13 +66,14 @@ VEC_INLINE void dot_tile(const int rows, int64_t k, const float *a, int64_t a_ro
         }
     }
     VEC_UNROLL
-    for (int i = 0; i < rows; i++) sum[i] = vec_sum4(s[i]);
+    for (int i = 0; i < rows; i++) dot_put(vec_sum4(s[i]), i, end);
 }
 
-typedef void dot_tile_fn(int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]);
-#define DOT_TILE(rows)                                                                                           \
-    static void dot_tile_##rows(int64_t k, const float *a, int64_t a_row, const float *const b[4], quad sum[]) { \
-        dot_tile(rows, k, a, a_row, b, sum);                                                                     \
+typedef void dot_tile_fn(int64_t k, const float *a, int64_t a_row, const float *const b[4], const dot_end *end);
+#define DOT_TILE(rows)                                                                             \
+    static void dot_tile_##rows(int64_t k, const float *a, int64_t a_row, const float *const b[4], \
+                                const dot_end *end) {                                              \
+        dot_tile(rows, k, a, a_row, b, end);                                                       \
     }
 DOT_TILE(1)
 DOT_TILE(2)
@@ -67,95 +92,119 @@ static dot_tile_fn *const dot_tiles[DOT_ROWS + 1] = {
 };
 /* clang-format on */
 
-/* What a block of k does with its sums: the first starts from the bias, the others from c, the last may apply relu. */
-static void dot_put(const quad *sum, int64_t rows, int columns, const float *start, int64_t start_row, bool relu,
-                    float *c, int64_t c_row) {
-    for (int64_t r = 0; r < rows; r++, c += c_row, start += start_row) {
-        quad value = sum[r];
-        if (columns == 4) {
-            value += quad_load(start);
-            quad_store(c, relu ? quad_relu(value) : value);
-        } else {
-            for (int j = 0; j < columns; j++) value[j] += start[j];
-            if (relu) value = quad_relu(value);
-            for (int j = 0; j < columns; j++) c[j] = value[j];
+/* All rows of a by columns begin .. stop-1 of c, along one block of k. A tile's rows of a stay in the first-level cache while b
+ * passes. */
+static void dot_block(int64_t m, int64_t begin, int64_t stop, int64_t k, const float *a, int64_t a_row, const float *b,
+                      int64_t b_row, const float *bias, bool first, bool relu, float *c, int64_t c_row) {
+    static const float zeros[4];
+    const int64_t tiles = twi_part_count(m, DOT_ROWS);
+    for (int64_t p = 0; p < tiles; p++) {
+        const int64_t i = twi_part_begin(m, tiles, p), rows = twi_part_begin(m, tiles, p + 1) - i;
+        for (int64_t j = begin; j < stop; j += 4) {
+            const int columns = (int)twi_smaller(4, stop - j);
+            const float *start = bias ? bias + j : zeros, *rows_of_b[4];
+            float *to = c + i * c_row + j;
+            const dot_end end = {first ? start : to, first ? 0 : c_row, to, c_row, columns, relu};
+            for (int q = 0; q < 4; q++) rows_of_b[q] = b + (j + twi_smaller(q, columns - 1)) * b_row;
+            dot_tiles[rows](k, a + i * a_row, a_row, rows_of_b, &end);
         }
     }
 }
 
 static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
                 const float *bias, bool relu, float *c, int64_t c_row) {
-    static const float zeros[4];
-    int64_t tiles = twi_part_count(m, DOT_ROWS);
     for (int64_t from = 0; from < k || from == 0; from += DOT_DEPTH) {
-        bool first = from == 0, last = from + DOT_DEPTH >= k;
-        for (int64_t j = 0; j < n; j += 4) {
-            int columns = (int)twi_smaller(4, n - j);
-            const float *start = bias ? bias + j : zeros, *rows_of_b[4];
-            for (int q = 0; q < 4; q++) rows_of_b[q] = b + (j + twi_smaller(q, columns - 1)) * b_row + from;
-            for (int64_t p = 0; p < tiles; p++) {
-                int64_t i = twi_part_begin(m, tiles, p), rows = twi_part_begin(m, tiles, p + 1) - i;
-                float *to = c + i * c_row + j;
-                quad sum[DOT_ROWS];
-                dot_tiles[rows](twi_smaller(DOT_DEPTH, k - from), a + i * a_row + from, a_row, rows_of_b, sum);
-                dot_put(sum, rows, columns, first ? start : to, first ? 0 : c_row, relu && last, to, c_row);
-            }
-        }
+        const int64_t depth = twi_smaller(DOT_DEPTH, k - from);
+        const int64_t columns = 4 * twi_larger(1, DOT_CACHED / 4 / twi_larger(1, depth)); /* their b: in the cache */
+        for (int64_t j = 0; j < n; j += columns)
+            dot_block(m, j, twi_smaller(n, j + columns), depth, a + from, a_row, b + from, b_row, bias, from == 0,
+                      relu && from + DOT_DEPTH >= k, c, c_row);
     }
 }
 
 /* ---- outer ---- */
 
-/* rows x PANEL sums, kept in registers over all of k. a holds the rows side by side for every k. */
-VEC_INLINE void outer_tile(const int rows, int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c,
-                           int64_t c_row) {
-    vec s[OUTER_ROWS][2];
+/* rows x vectors sums, kept in registers over all of k. rest: of the last vector only so many columns are there; 0: all. */
+VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, int64_t k, const float *a, int64_t a_row,
+                           int64_t a_step, const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {
+    const int last = VEC_WIDTH * (vectors - 1);
+    vec s[OUTER_ROWS][OUTER_VECTORS], v[OUTER_VECTORS];
     VEC_UNROLL
-    for (int i = 0; i < rows; i++) s[i][0] = s[i][1] = (vec){0};
-    for (; k > 0; k--, a += rows, b += b_row) {
-        vec b0 = vec_load(b), b1 = vec_load(b + VEC_WIDTH);
+    for (int i = 0; i < rows; i++) {
+        VEC_UNROLL
+        for (int j = 0; j < vectors; j++) s[i][j] = (vec){0};
+    }
+    for (; k > 0; k--, a += a_step, b += b_row) {
+        VEC_UNROLL
+        for (int j = 0; j < vectors - 1; j++) v[j] = vec_load(b + j * VEC_WIDTH);
+        v[vectors - 1] = rest ? vec_load_part(b + last, rest) : vec_load(b + last);
         VEC_UNROLL
         for (int i = 0; i < rows; i++) {
-            vec x = vec_splat(a[i]);
-            s[i][0] = vec_fma(x, b0, s[i][0]);
-            s[i][1] = vec_fma(x, b1, s[i][1]);
+            vec x = vec_splat(a[i * a_row]);
+            VEC_UNROLL
+            for (int j = 0; j < vectors; j++) s[i][j] = vec_fma(x, v[j], s[i][j]);
         }
     }
     VEC_UNROLL
     for (int i = 0; i < rows; i++, c += c_row) {
-        vec_store(c, add ? s[i][0] + vec_load(c) : s[i][0]);
-        vec_store(c + VEC_WIDTH, add ? s[i][1] + vec_load(c + VEC_WIDTH) : s[i][1]);
+        VEC_UNROLL
+        for (int j = 0; j < vectors - 1; j++) {
+            float *to = c + j * VEC_WIDTH;
+            vec_store(to, add ? s[i][j] + vec_load(to) : s[i][j]);
+        }
+        vec sum = s[i][vectors - 1];
+        if (rest)
+            vec_store_some(c + last, add ? sum + vec_load_part(c + last, rest) : sum, rest);
+        else
+            vec_store(c + last, add ? sum + vec_load(c + last) : sum);
     }
 }
 
-typedef void outer_tile_fn(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c, int64_t c_row);
-#define OUTER_TILE(rows)                                                                                        \
-    static void outer_tile_##rows(int64_t k, const float *a, const float *b, int64_t b_row, bool add, float *c, \
-                                  int64_t c_row) {                                                              \
-        outer_tile(rows, k, a, b, b_row, add, c, c_row);                                                        \
+typedef void outer_tile_fn(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                           int64_t b_row, bool add, float *c, int64_t c_row);
+#define OUTER_TILE(rows, vectors)                                                                                  \
+    static void outer_tile_##rows##_##vectors(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step,  \
+                                              const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {  \
+        (void)rest;                                                                                                \
+        outer_tile(rows, vectors, 0, k, a, a_row, a_step, b, b_row, add, c, c_row);                                \
     }
-OUTER_TILE(1)
-OUTER_TILE(2)
-OUTER_TILE(3)
-OUTER_TILE(4)
-OUTER_TILE(5)
-OUTER_TILE(6)
+#define OUTER_EDGE(rows)                                                                                           \
+    static void outer_edge_##rows(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step,              \
+                                  const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {              \
+        outer_tile(rows, 1, rest, k, a, a_row, a_step, b, b_row, add, c, c_row);                                   \
+    }
 #if VEC_REGISTERS == 32
-OUTER_TILE(7)
-OUTER_TILE(8)
-OUTER_TILE(9)
-OUTER_TILE(10)
-OUTER_TILE(11)
-OUTER_TILE(12)
+#define OUTER_TILES(rows) OUTER_EDGE(rows) OUTER_TILE(rows, 1) OUTER_TILE(rows, 2) OUTER_TILE(rows, 3)
+#define OUTER_ROW(rows) {outer_edge_##rows, outer_tile_##rows##_1, outer_tile_##rows##_2, outer_tile_##rows##_3}
+#else
+#define OUTER_TILES(rows) OUTER_EDGE(rows) OUTER_TILE(rows, 1) OUTER_TILE(rows, 2)
+#define OUTER_ROW(rows) {outer_edge_##rows, outer_tile_##rows##_1, outer_tile_##rows##_2}
+#endif
+OUTER_TILES(1)
+OUTER_TILES(2)
+OUTER_TILES(3)
+OUTER_TILES(4)
+OUTER_TILES(5)
+OUTER_TILES(6)
+#if VEC_REGISTERS == 32
+OUTER_TILES(7)
+OUTER_TILES(8)
 #endif
 /* clang-format off */
-static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1] = {
-    NULL, outer_tile_1, outer_tile_2, outer_tile_3, outer_tile_4, outer_tile_5, outer_tile_6,
+/* By rows and whole vectors; 0 vectors: a part of one. */
+static outer_tile_fn *const outer_tiles[OUTER_ROWS + 1][OUTER_VECTORS + 1] = {
+    {NULL}, OUTER_ROW(1), OUTER_ROW(2), OUTER_ROW(3), OUTER_ROW(4), OUTER_ROW(5), OUTER_ROW(6),
 #if VEC_REGISTERS == 32
-    outer_tile_7, outer_tile_8, outer_tile_9, outer_tile_10, outer_tile_11, outer_tile_12,
+    OUTER_ROW(7), OUTER_ROW(8),
 #endif
 };
 /* clang-format on */
+
+/* What one call of `outer` needs to know of its first matrix: f32 as it lies, or packed. */
+typedef struct left_matrix {
+    const float *data;
+    int64_t row, step; /* row 0: packed, for every k a tile's rows side by side */
+} left_matrix;
 
 /* Elements i and on of a matrix of this type. */
 VEC_INLINE const void *elements(const void *matrix, int64_t i, tw_dtype dtype) {
@@ -190,40 +239,43 @@ VEC_INLINE void pack_a(int64_t m, int64_t k, const void *a, int64_t a_row, int64
 VEC_INLINE void pack_b(int64_t k, int64_t columns, const void *b, int64_t b_row, float *to, tw_dtype dtype) {
     for (int64_t t = 0; t < k; t++, b = elements(b, b_row, dtype), to += PANEL) {
         if (columns == PANEL) {
-            vec_store(to, vector_of(b, 0, dtype));
-            vec_store(to + VEC_WIDTH, vector_of(b, VEC_WIDTH, dtype));
+            VEC_UNROLL
+            for (int j = 0; j < PANEL; j += VEC_WIDTH) vec_store(to + j, vector_of(b, j, dtype));
         } else {
             for (int64_t j = 0; j < PANEL; j++) to[j] = j < columns ? element(b, j, dtype) : 0;
         }
     }
 }
 
-/* One block of rows and of k, its rows packed: panel by panel of columns. Many rows are worth a copy of the panel. */
-VEC_INLINE void outer_block(int64_t m, int64_t n, int64_t k, const float *a, const void *b, int64_t b_row, bool add,
-                            float *c, int64_t c_row, float *panel, tw_dtype dtype) {
-    int64_t tiles = twi_part_count(m, OUTER_ROWS);
+/* Up to a panel of columns of a block. */
+static void outer_panel(int64_t m, int64_t columns, int64_t k, const left_matrix *a, const float *b, int64_t b_row,
+                        bool add, float *c, int64_t c_row) {
+    const int64_t tiles = twi_part_count(m, OUTER_ROWS);
+    const int vectors = (int)(columns / VEC_WIDTH), rest = (int)(columns % VEC_WIDTH);
+    for (int64_t p = 0; p < tiles; p++) {
+        const int64_t i = twi_part_begin(m, tiles, p), rows = twi_part_begin(m, tiles, p + 1) - i;
+        const float *from = a->data + i * (a->row ? a->row : k);
+        const int64_t row = a->row ? a->row : 1, step = a->row ? a->step : rows;
+        float *to = c + i * c_row;
+        if (vectors) outer_tiles[rows][vectors](0, k, from, row, step, b, b_row, add, to, c_row);
+        if (rest)
+            outer_tiles[rows][0](rest, k, from, row, step, b + vectors * VEC_WIDTH, b_row, add,
+                                 to + vectors * VEC_WIDTH, c_row);
+    }
+}
+
+/* One block of rows and of k: panel by panel of columns. Many rows are worth a copy of the panel. */
+VEC_INLINE void outer_block(int64_t m, int64_t n, int64_t k, const left_matrix *a, const void *b, int64_t b_row,
+                            bool add, float *c, int64_t c_row, float *panel, tw_dtype dtype) {
     for (int64_t j = 0; j < n; j += PANEL) {
-        int64_t columns = twi_smaller(PANEL, n - j);
+        const int64_t columns = twi_smaller(PANEL, n - j);
         const void *columns_of_b = elements(b, j, dtype);
         int64_t step = b_row;
-        if (dtype != TW_F32 || m >= PACK_FROM || columns < PANEL) {
+        if (dtype != TW_F32 || m >= PACK_FROM) {
             pack_b(k, columns, columns_of_b, b_row, panel, dtype);
             columns_of_b = panel, step = PANEL;
         }
-        for (int64_t p = 0; p < tiles; p++) {
-            int64_t i = twi_part_begin(m, tiles, p), rows = twi_part_begin(m, tiles, p + 1) - i;
-            float *to = c + i * c_row + j;
-            if (columns == PANEL) {
-                outer_tiles[rows](k, a + i * k, columns_of_b, step, add, to, c_row);
-                continue;
-            }
-            float edge[OUTER_ROWS * PANEL];
-            outer_tiles[rows](k, a + i * k, columns_of_b, step, false, edge, PANEL);
-            for (int64_t r = 0; r < rows; r++) {
-                for (int64_t q = 0; q < columns; q++)
-                    to[r * c_row + q] = edge[r * PANEL + q] + (add ? to[r * c_row + q] : 0);
-            }
-        }
+        outer_panel(m, columns, k, a, columns_of_b, step, add, c + j, c_row);
     }
 }
 
@@ -235,8 +287,13 @@ VEC_INLINE void outer_of(int64_t m, int64_t n, int64_t k, const void *a, int64_t
         for (int64_t p = 0; p < blocks; p++) {
             int64_t i = twi_part_begin(m, blocks, p), rows = twi_part_begin(m, blocks, p + 1) - i;
             float *panel = scratch, *packed = scratch + depth * TWI_GEMM_COLUMNS;
-            pack_a(rows, depth, elements(a, i * a_row + t * a_step, dtype), a_row, a_step, packed, dtype);
-            outer_block(rows, n, depth, packed, elements(b, t * b_row, dtype), b_row, add || q > 0, c + i * c_row,
+            const void *block = elements(a, i * a_row + t * a_step, dtype);
+            left_matrix left = {block, a_row, a_step};
+            if (dtype != TW_F32) {
+                pack_a(rows, depth, block, a_row, a_step, packed, dtype);
+                left = (left_matrix){packed, 0, 0};
+            }
+            outer_block(rows, n, depth, &left, elements(b, t * b_row, dtype), b_row, add || q > 0, c + i * c_row,
                         c_row, panel, dtype);
         }
     }

@@ -1,5 +1,5 @@
-/* Softmax and cross-entropy over rows of classes. A row is worked on in scratch, filled up with minus infinity to
- * whole vectors, so that it may have any length and dx may take the place of x.
+/* Softmax and cross-entropy over rows of classes. A row is filled up with minus infinity to whole vectors, so that it may
+ * have any length; its exponentials lie in scratch, so that dx may take the place of x.
  *
  * The largest logit is subtracted first, and the logarithm is taken of the sum alone: the loss of a sample stays exact
  * however far its label is behind, and an infinite or undefined logit gives an undefined loss, never a wrong one. */
@@ -12,20 +12,23 @@ typedef struct row_sum {
     float largest, sum;
 } row_sum;
 
+/* Elements c and on of a row, and minus infinity behind its end. */
+VEC_INLINE vec row_load(const float *x, int64_t c, int64_t classes) {
+    if (c + VEC_WIDTH <= classes) return vec_load(x + c);
+    const int rest = (int)(classes - c);
+    return vec_choose(vec_test_from((1u << rest) - 1), vec_load_part(x + c, rest), vec_splat(-INFINITY));
+}
+
 /* e[c] = exp(x[c] - largest), then zeros to whole vectors. */
 static row_sum row_exponentials(float *e, const float *x, int64_t classes) {
-    int64_t padded = twi_classes_padded(classes);
-    memcpy(e, x, (size_t)classes * sizeof(float));
-    for (int64_t c = classes; c < padded; c++) e[c] = -INFINITY;
-    vec most = vec_load(e);
-    for (int64_t c = VEC_WIDTH; c < padded; c += VEC_WIDTH) {
-        vec v = vec_load(e + c);
+    vec most = row_load(x, 0, classes), sum = {0};
+    for (int64_t c = VEC_WIDTH; c < classes; c += VEC_WIDTH) {
+        vec v = row_load(x, c, classes);
         most = vec_choose(vec_beats(v, most), v, most);
     }
     float largest = vec_largest(most);
-    vec sum = {0};
-    for (int64_t c = 0; c < padded; c += VEC_WIDTH) {
-        vec v = vec_exp(vec_load(e + c) - vec_splat(largest));
+    for (int64_t c = 0; c < classes; c += VEC_WIDTH) {
+        vec v = vec_exp(row_load(x, c, classes) - vec_splat(largest));
         vec_store(e + c, v);
         sum += v;
     }
@@ -34,7 +37,9 @@ static row_sum row_exponentials(float *e, const float *x, int64_t classes) {
 
 /* y[c] = e[c] * factor - part */
 static void row_scaled(float *y, const float *e, float factor, float part, int64_t classes) {
-    for (int64_t c = 0; c < classes; c++) y[c] = e[c] * factor - part;
+    for (int64_t c = 0; c < classes; c += VEC_WIDTH)
+        vec_store_some(y + c, vec_load(e + c) * vec_splat(factor) - vec_splat(part),
+                       (int)(classes - c < VEC_WIDTH ? classes - c : VEC_WIDTH));
 }
 
 /* x, y */

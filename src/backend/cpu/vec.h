@@ -88,13 +88,20 @@ VEC_INLINE vec vec_fma(vec a, vec b, vec c) {
 #endif
 }
 
+#if defined(__AVX2__) && VEC_WIDTH == 8
+/* Which of a vector's elements are among the first n <= 8. */
+VEC_INLINE __m256i vec_edge(int n) {
+    static const int32_t edge[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(edge + 8 - n));
+}
+#endif
+
 /* The first n < VEC_WIDTH floats, then zeros; touches no memory past them. */
 VEC_INLINE vec vec_load_part(const float *p, int n) {
 #if defined(__AVX512F__) && VEC_WIDTH == 16
     return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 #elif defined(__AVX2__) && VEC_WIDTH == 8
-    static const int32_t edge[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    return (vec)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i *)(edge + 8 - n)));
+    return (vec)_mm256_maskload_ps(p, vec_edge(n));
 #else
     vec v = {0};
     for (int i = 0; i < n; i++) v[i] = p[i];
@@ -105,15 +112,33 @@ VEC_INLINE vec vec_load_part(const float *p, int n) {
 /* The first n <= VEC_WIDTH floats, then zeros; and stores as many. */
 VEC_INLINE vec vec_load_some(const float *p, int n) { return n == VEC_WIDTH ? vec_load(p) : vec_load_part(p, n); }
 VEC_INLINE void vec_store_some(float *p, vec v, int n) {
+#if defined(__AVX512F__) && VEC_WIDTH == 16
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#elif defined(__AVX2__) && VEC_WIDTH == 8
     if (n == VEC_WIDTH)
         vec_store(p, v);
     else
-        memcpy(p, &v, (size_t)n * sizeof(float));
+        _mm256_maskstore_ps(p, vec_edge(n), (__m256)v);
+#else
+    for (int i = 0; i < n; i++) p[i] = v[i];
+#endif
 }
 
 /* x < 0 ? 0 : x, which keeps not-a-number. */
-VEC_INLINE vec vec_relu(vec x) { return (vec)((vec_mask)x & ~(vec_mask)(x < (vec){0})); }
-VEC_INLINE quad quad_relu(quad x) { return (quad)((quad_mask)x & ~(quad_mask)(x < (quad){0})); }
+VEC_INLINE vec vec_relu(vec x) {
+#if defined(__AVX512F__) && VEC_WIDTH == 16
+    return (vec)_mm512_max_ps(_mm512_setzero_ps(), (__m512)x); /* the second if either is not a number */
+#else
+    return (vec)((vec_mask)x & ~(vec_mask)(x < (vec){0}));
+#endif
+}
+VEC_INLINE quad quad_relu(quad x) {
+#if defined(__AVX2__)
+    return (quad)_mm_max_ps(_mm_setzero_ps(), (__m128)x);
+#else
+    return (quad)((quad_mask)x & ~(quad_mask)(x < (quad){0}));
+#endif
+}
 
 /* Joins the quads at p[0], p[1], ... into one vector, and takes one apart. */
 VEC_INLINE vec vec_from_quads(const float *const p[VEC_WIDTH / 4]) {
@@ -166,15 +191,19 @@ VEC_INLINE void vec_transpose4(vec v[4]) {
 }
 
 /* The sums over the elements of four vectors, in an order of their own that is always the same. */
-VEC_INLINE quad vec_sum4(vec v[4]) {
-    vec_transpose4(v);
-    vec s = (v[0] + v[1]) + (v[2] + v[3]);
+VEC_INLINE quad vec_sum4(const vec v[4]) {
+    vec a = VEC_SHUFFLE(v[0], v[1], 0, 4, 1, 5) + VEC_SHUFFLE(v[0], v[1], 2, 6, 3, 7);
+    vec b = VEC_SHUFFLE(v[2], v[3], 0, 4, 1, 5) + VEC_SHUFFLE(v[2], v[3], 2, 6, 3, 7);
+    vec s = VEC_SHUFFLE(a, b, 0, 1, 4, 5) + VEC_SHUFFLE(a, b, 2, 3, 6, 7);
 #if VEC_WIDTH == 4
     return s;
 #elif VEC_WIDTH == 8
     return VEC_QUAD(s, 0) + VEC_QUAD(s, 1);
 #else
-    return (VEC_QUAD(s, 0) + VEC_QUAD(s, 1)) + (VEC_QUAD(s, 2) + VEC_QUAD(s, 3));
+    typedef float half __attribute__((vector_size(32)));
+    half h = __builtin_shufflevector(s, s, 0, 1, 2, 3, 4, 5, 6, 7) +
+             __builtin_shufflevector(s, s, 8, 9, 10, 11, 12, 13, 14, 15);
+    return VEC_QUAD(h, 0) + VEC_QUAD(h, 1);
 #endif
 }
 

@@ -40,19 +40,37 @@ VEC_INLINE vec vec_sqrt(vec x) {
 #endif
 }
 
-/* The elements' sum by halves, and the largest; not-a-number is passed over by the latter. */
+/* The elements' sum by halves, and the largest; not-a-number is passed over by the latter, or not. */
 VEC_INLINE float vec_sum(vec v) {
-    float part[VEC_WIDTH];
-    memcpy(part, &v, sizeof v);
-    for (int half = VEC_WIDTH / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) part[i] += part[i + half];
-    }
-    return part[0];
+#if VEC_WIDTH == 16
+    typedef float half __attribute__((vector_size(32)));
+    half h = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+             __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    vec h = v;
+#endif
+#if VEC_WIDTH == 4
+    quad q = h;
+#else
+    quad q = VEC_QUAD(h, 0) + VEC_QUAD(h, 1);
+#endif
+    q += __builtin_shufflevector(q, q, 2, 3, 2, 3);
+    return q[0] + q[1];
+}
+VEC_INLINE quad quad_larger(quad a, quad b) {
+    const quad_mask beats = a > b;
+    return (quad)(((quad_mask)a & beats) | ((quad_mask)b & ~beats));
 }
 VEC_INLINE float vec_largest(vec v) {
-    float largest = v[0];
-    for (int i = 1; i < VEC_WIDTH; i++) largest = v[i] > largest ? v[i] : largest;
-    return largest;
+    quad q = VEC_QUAD(v, 0);
+#if VEC_WIDTH >= 8
+    q = quad_larger(VEC_QUAD(v, 1), q);
+#endif
+#if VEC_WIDTH == 16
+    q = quad_larger(quad_larger(VEC_QUAD(v, 3), VEC_QUAD(v, 2)), q);
+#endif
+    q = quad_larger(__builtin_shufflevector(q, q, 2, 3, 2, 3), q);
+    return q[1] > q[0] ? q[1] : q[0];
 }
 
 #endif

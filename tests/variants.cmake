@@ -28,17 +28,20 @@ function(talweg_variant variant)
     endforeach()
 endfunction()
 
-# talweg_device_variant(name OPTIONS cmake-options...): the tests of the CUDA back end on the emulated device, in the full
-# run, as full_<name>.build and full_<name>.tests.
+# talweg_device_variant(name OPTIONS cmake-options...): the quick tests of the CUDA back end on the emulated device, in the
+# full run, as full_<name>.build and full_<name>.<test>.
+get_property(device_tests GLOBAL PROPERTY TALWEG_DEVICE_TESTS)
 function(talweg_device_variant variant)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})
     talweg_add_test(full_${variant}.build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree}
                     ${processors} emulated_tests ${variant_options} ${arg_OPTIONS})
     set_tests_properties(full_${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors})
-    talweg_add_test(full_${variant}.tests ${CMAKE_CTEST_COMMAND} --test-dir ${tree} -L quick --output-on-failure
-                    -R "^(emulated[.]|test_back_end|test_cudnn)")
-    set_tests_properties(full_${variant}.tests PROPERTIES FIXTURES_REQUIRED ${variant})
+    foreach(test IN LISTS device_tests)
+        talweg_add_test(full_${variant}.${test} ${CMAKE_CTEST_COMMAND} --test-dir ${tree} --no-tests=error
+                        --output-on-failure -R "^${test}$")
+        set_tests_properties(full_${variant}.${test} PROPERTIES FIXTURES_REQUIRED ${variant})
+    endforeach()
 endfunction()
 
 talweg_variant(asan QUICK ${quick_programs} OPTIONS -DTALWEG_SANITIZE=address)

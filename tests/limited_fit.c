@@ -77,22 +77,19 @@ tw_dataset *open_data(tw_context *context, const setting *s) {
     return data;
 }
 
-static void plan(tw_model *model, const tw_trainer_options *options, bool gathers, size_t *fixed, size_t *planned,
-                 size_t *gradients) {
+void plan_plain(tw_model *model, const tw_dataset *data, const tw_trainer_options *options, size_t *fixed,
+                size_t *planned, size_t *gradients) {
     tw_trainer *trainer;
-    tw_program_stats stats;
-    size_t bytes;
+    twi_feed train = {0}, test = {0};
+    const twi_room room = {&train, &test, data, NULL};
+    twi_rehearsal plan;
     CHECK_OK(tw_trainer_create(&trainer, model, options));
-    trainer->gathers = gathers;
-    CHECK_OK(twi_trainer_plan(trainer, TWI_USE_TRAIN, trainer->options.batch, &stats, &bytes));
-    *planned = stats.arena_bytes + stats.scratch_bytes;
-    *fixed = bytes - *planned;
-    *gradients = stats.gradient_bytes;
+    CHECK_OK(twi_room_rehearse(trainer, &room, &plan));
+    assert_int_equal(plan.batch, options->batch);
+    *planned = plan.stats.arena_bytes + plan.stats.scratch_bytes;
+    *fixed = plan.bytes - plan.shared;
+    *gradients = plan.stats.gradient_bytes;
     tw_trainer_destroy(trainer);
-}
-
-void plan_plain(tw_model *model, const tw_trainer_options *options, size_t *fixed, size_t *planned, size_t *gradients) {
-    plan(model, options, false, fixed, planned, gradients);
 }
 
 /* ---- fits ---- */
@@ -117,7 +114,7 @@ void open_fit(fit *f, const setting *s, tw_trainer_options options, double share
     options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
     options.on_step = note;
     options.user = &f->l;
-    if (share > 0) plan_plain(f->model, &options, &fixed, &planned, &gradients);
+    if (share > 0) plan_plain(f->model, f->data, &options, &fixed, &planned, &gradients);
     if (share > 0) options.memory_limit = fixed + (size_t)(share * (double)planned);
     CHECK_OK(tw_trainer_create(&f->trainer, f->model, &options));
 }
@@ -199,7 +196,7 @@ static void limit_to(const setting *s, double share, bool measured, bool build, 
     options.batch = s->batch;
     options.no_normalization = true;
     options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
-    plan(model, &options, true, &fixed, &planned, &gradients);
+    plan_plain(model, data, &options, &fixed, &planned, &gradients);
     fixed += (measured ? 2 : 1) * resident_bytes(&used);
     const size_t most = (size_t)(share * (double)planned) + (granted ? gradients : 0);
     options.memory_limit = fixed + most;

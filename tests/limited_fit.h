@@ -44,7 +44,7 @@ void build_within(const setting *s, double share);
 tw_model *open_model(tw_context *context, const setting *s);
 tw_dataset *open_data(tw_context *context, const setting *s);
 /* Bytes that the plain plan of a fit takes: in all, and of that activations and workspaces. */
-void plan_plain(tw_model *model, const tw_trainer_options *options, size_t *fixed, size_t *planned, size_t *gradients);
+void plan_plain(tw_model *model, const tw_dataset *data, const tw_trainer_options *options, size_t *fixed, size_t *planned, size_t *gradients);
 
 typedef struct learned {
     float *parameters;

@@ -70,7 +70,7 @@ static void a_shorter_last_batch_fits_beside_a_whole_one(void **state) {
         tw_dataset *data = open_data(context, &s);
         tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
         options.batch = s.batch;
-        plan_plain(model, &options, &fixed, &planned, &gradients);
+        plan_plain(model, data, &options, &fixed, &planned, &gradients);
         options.memory_limit = fixed + planned * (size_t)percent / 100;
         CHECK_OK(tw_trainer_create(&trainer, model, &options));
         CHECK_OK(tw_trainer_fit(trainer, data, NULL));
@@ -241,7 +241,7 @@ static void memory_that_is_refused_is_done_without(void **state) {
         size_t fixed, planned, gradients;
         options.batch = task()->batch;
         options.on_out_of_memory = fits ? TW_OUT_OF_MEMORY_FIT : TW_OUT_OF_MEMORY_STOP;
-        plan_plain(model, &options, &fixed, &planned, &gradients);
+        plan_plain(model, data, &options, &fixed, &planned, &gradients);
         CHECK_OK(tw_trainer_create(&trainer, model, &options));
         refused_bytes = planned / 4;
         refusals = 0;

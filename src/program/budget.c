@@ -153,26 +153,24 @@ static tw_status recompute(fitting *f, bool *done) {
 
 /* ---- keeping the limit ---- */
 
-static tw_status refuse(const fitting *f) {
-    const tw_program *program = f->program;
+tw_status twi_program_refuse(const tw_program *program, size_t limit, size_t floor, tw_recompute recompute) {
     const twi_store_need need = twi_program_store_need(program);
     const size_t fixed = need.parameters + need.gradients + need.state + program->aside;
-    program->model->plans_refused++;
     char data[TWI_QUANTITY_TEXT + sizeof ", resident data "] = "", most[TWI_QUANTITY_TEXT];
     if (program->aside)
         snprintf(data, sizeof data, ", resident data %s", twi_quantity((double)program->aside, "B", most));
-    char limit[TWI_QUANTITY_TEXT], floor[TWI_QUANTITY_TEXT], parameters[TWI_QUANTITY_TEXT],
+    char limit_text[TWI_QUANTITY_TEXT], floor_text[TWI_QUANTITY_TEXT], parameters[TWI_QUANTITY_TEXT],
         gradients[TWI_QUANTITY_TEXT], state[TWI_QUANTITY_TEXT], rest[TWI_QUANTITY_TEXT];
     return TWI_FAIL(
         TW_ERROR_OUT_OF_MEMORY,
         "the memory limit of %s (%zu bytes) cannot be kept: the least that batch %lld%s was planned with is %s (%zu "
         "bytes): parameters %s, gradients %s, optimizer %s%s, activations and workspaces %s; raise the limit, or use a "
         "smaller batch or model",
-        twi_quantity((double)f->limit, "B", limit), f->limit, (long long)program->batch,
-        f->recompute == TW_RECOMPUTE_OFF && program->train ? ", without recomputation," : "",
-        twi_quantity((double)f->floor, "B", floor), f->floor, twi_quantity((double)need.parameters, "B", parameters),
+        twi_quantity((double)limit, "B", limit_text), limit, (long long)program->batch,
+        recompute == TW_RECOMPUTE_OFF && program->train ? ", without recomputation," : "",
+        twi_quantity((double)floor, "B", floor_text), floor, twi_quantity((double)need.parameters, "B", parameters),
         twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state), data,
-        twi_quantity((double)(f->floor - fixed), "B", rest));
+        twi_quantity((double)(floor - fixed), "B", rest));
 }
 
 /* Would a plan under this limit be the one there is? */
@@ -200,7 +198,9 @@ static tw_status fit(fitting *f) {
         if (f->recompute != TW_RECOMPUTE_OFF && program->train) TWI_TRY(recompute(f, &done));
         if (done) return TW_OK;
     }
-    return refuse(f);
+    program->model->plans_refused++;
+    if (f->floor < program->model->least_refused) program->model->least_refused = f->floor;
+    return twi_program_refuse(program, f->limit, f->floor, f->recompute);
 }
 
 tw_status twi_program_plan(tw_program *program, const tw_program_options *options) {

@@ -29,6 +29,7 @@ struct tw_model {
     /* One arena and one scratch for all programs: the largest need of any. */
     void *arena, *scratch;
     size_t arena_bytes, scratch_bytes;
+    size_t least_refused; /* bytes: the lowest floor of programs that a limit did not allow, since that was reset; SIZE_MAX: none */
     const tw_program *arena_user;   /* whose inputs and outputs the arena holds */
     const tw_program *gradients_by; /* whose run the parameters' gradients are from */
     uint64_t arena_turns;           /* how often that changed */

@@ -13,28 +13,51 @@ size_t twi_program_input_bytes(const tw_program *program) {
     return twi_slots_bytes(program) + twi_source_bytes(program);
 }
 
-/* Arrays that are there, and those that a program needs and a trainer wants (NULL: none). */
-static twi_store_need need_of(const twi_store *store, const tw_program *program) {
+/* Arrays of a store, there or wanted. */
+typedef struct arrays {
+    bool gradients, sums, moment[TWI_MOMENTS], half_weights[TWI_HALVES], half_gradients[TWI_HALVES];
+} arrays;
+
+static arrays held_by(const twi_store *store) {
+    arrays a = {.gradients = store->gradients, .sums = store->gradient_sums};
+    for (int m = 0; m < TWI_MOMENTS; m++) a.moment[m] = store->moment[m];
+    for (int h = 0; h < TWI_HALVES; h++) {
+        a.half_weights[h] = store->half_weights[h];
+        a.half_gradients[h] = store->half_gradients[h];
+    }
+    return a;
+}
+
+static void want(arrays *a, const tw_program *program) {
+    a->gradients = a->gradients || program->train;
+    a->sums = a->sums || program->accumulate;
+    for (int m = 0; m < program->moments.count; m++) a->moment[program->moments.first + m] = true;
+    if (program->half_weights) a->half_weights[program->half] = true;
+    if (program->half_gradients) a->half_gradients[program->half] = true;
+}
+
+/* Those that are there, and those that a program needs and a trainer wants (NULL: none), beside what is rehearsed. */
+static twi_store_need need_of(const tw_model *model, const tw_program *program) {
+    const twi_store *store = &model->store;
     const size_t learned = twi_store_array_bytes(store, store->learned_count);
     const size_t halves = store->learned_count ? (size_t)store->learned_count * 2 : 1;
+    arrays a = held_by(store);
+    if (program) want(&a, program);
+    for (const tw_program *other = model->programs; program && other; other = other->next)
+        if (other->counted) want(&a, other);
     twi_store_need need = {.parameters = learned + 2 * twi_store_array_bytes(store, store->buffer_count),
+                           .gradients = (a.gradients + a.sums) * learned,
                            .state = twi_snapshot_bytes(store, program),
                            .control = sizeof *store->control};
-    if (store->gradients || (program && program->train)) need.gradients += learned;
-    if (store->gradient_sums || (program && program->accumulate)) need.gradients += learned;
     for (int h = TW_F16; h < TWI_HALVES; h++) {
-        const bool own = program && program->half == (tw_dtype)h;
-        if (store->half_weights[h] || (own && program->half_weights)) need.parameters += halves;
-        if (store->half_gradients[h] || (own && program->half_gradients)) need.gradients += halves;
+        need.parameters += a.half_weights[h] * halves;
+        need.gradients += a.half_gradients[h] * halves;
     }
-    for (int m = 0; m < TWI_MOMENTS; m++) {
-        const bool own = program && m >= program->moments.first && m < program->moments.first + program->moments.count;
-        if (store->moment[m] || own) need.state += learned;
-    }
+    for (int m = 0; m < TWI_MOMENTS; m++) need.state += a.moment[m] * learned;
     return need;
 }
 
-twi_store_need twi_program_store_need(const tw_program *program) { return need_of(&program->model->store, program); }
+twi_store_need twi_program_store_need(const tw_program *program) { return need_of(program->model, program); }
 
 static size_t sum_of(const twi_store_need *need) {
     return need->parameters + need->gradients + need->state + need->control;
@@ -48,7 +71,7 @@ void twi_model_shared_need(const tw_model *model, const tw_program *also, size_t
     *arena = also ? also->arena_bytes : 0;
     *scratch = also ? twi_program_scratch_bytes(also) : 0;
     for (const tw_program *program = model->programs; program; program = program->next) {
-        if (program->plan_only) continue;
+        if (!twi_program_counts(program)) continue;
         raise_to(arena, program->arena_bytes);
         raise_to(scratch, twi_program_scratch_bytes(program));
     }
@@ -61,12 +84,12 @@ size_t twi_program_bytes(const tw_program *program) {
     size_t arena, scratch, inputs = twi_program_input_bytes(program);
     twi_model_shared_need(model, program, &arena, &scratch);
     for (const tw_program *other = model->programs; other; other = other->next)
-        if (other != program && !other->plan_only) inputs += twi_program_input_bytes(other);
+        if (other != program && twi_program_counts(other)) inputs += twi_program_input_bytes(other);
     return sum_of(&need) + arena + scratch + inputs;
 }
 
 size_t twi_model_bytes(const tw_model *model) {
-    const twi_store_need need = need_of(&model->store, NULL);
+    const twi_store_need need = need_of(model, NULL);
     size_t bytes = sum_of(&need) + model->arena_bytes + model->scratch_bytes;
     for (const tw_program *program = model->programs; program; program = program->next)
         if (!program->plan_only) bytes += twi_program_input_bytes(program);

@@ -138,7 +138,7 @@ static tw_status start(tw_program *program, const tw_program_options *options, b
 }
 
 tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options,
-                             bool streamed, size_t aside) {
+                             const twi_surroundings *around) {
     if (!out) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: out is NULL");
     *out = NULL;
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: model is NULL");
@@ -165,12 +165,13 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
     program->accumulate = chosen.accumulate;
     program->fuse = !chosen.no_fusion;
     program->record = chosen.record_passes;
-    program->plan_only = chosen.plan_only;
+    program->plan_only = chosen.plan_only || around->rehearsed;
     program->workspace_limit = TWI_NO_LIMIT;
     program->memory_limit = chosen.memory_limit;
-    program->aside = aside;
+    program->counted = around->rehearsed;
+    program->aside = around->aside;
     if (chosen.optimizer) program->moments = twi_optimizer_moments(chosen.optimizer);
-    status = start(program, &chosen, streamed);
+    status = start(program, &chosen, around->streamed);
     program->next = model->programs;
     model->programs = program;
     if (status) {
@@ -182,7 +183,7 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
 }
 
 tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options) {
-    return twi_program_create(out, model, batch, options, false, 0);
+    return twi_program_create(out, model, batch, options, &(twi_surroundings){0});
 }
 
 void tw_program_destroy(tw_program *program) {

@@ -111,6 +111,7 @@ struct tw_program {
     bool train, fuse, record;
     bool accumulate; /* sums gradients over a window of runs */
     bool plan_only;  /* takes no memory of the device, and cannot run */
+    bool counted;    /* and yet others are planned beside it, as if it were there */
     tw_precision precision; /* never AUTO */
     tw_dtype half;          /* F16 or BF16, where anything is stored so; else F32 */
     bool half_weights;      /* steps read weights in it */
@@ -236,6 +237,8 @@ tw_status twi_pass_memory_plan(tw_program *program);
 /* budget.c: the passes from schedule to memory_plan, more than once where a limit of memory asks for it. Errors: OUT_OF_MEMORY, which
  * names the least that it can be planned with. */
 tw_status twi_program_plan(tw_program *program, const tw_program_options *options);
+/* Fails, naming a limit and the least that would do, and what that consists of: the program's is the batch. */
+tw_status twi_program_refuse(const tw_program *program, size_t limit, size_t floor, tw_recompute recompute);
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
@@ -306,6 +309,8 @@ typedef struct twi_store_need {
 twi_store_need twi_program_store_need(const tw_program *program);
 /* What a model and its programs hold now. */
 size_t twi_model_bytes(const tw_model *model);
+/* Is there memory for it, or would there be? */
+static inline bool twi_program_counts(const tw_program *program) { return !program->plan_only || program->counted; }
 /* The arena and the scratch that the model's programs share, as the largest of them and one more (NULL: none) need them. */
 void twi_model_shared_need(const tw_model *model, const tw_program *also, size_t *arena, size_t *scratch);
 /* Puts what the planned program needs before a failure that says there is not as much; returns the status. */
@@ -362,8 +367,15 @@ tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void 
 /* The failure that a fault word stands for. */
 tw_status twi_program_explain_fault(const tw_program *program, const twi_control *control);
 
-/* tw_program_create. streamed: its inputs will be fed anew before every run, beside those under way where the back end can. */
-tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options, bool streamed, size_t aside);
+/* What a program is made among. */
+typedef struct twi_surroundings {
+    bool streamed;  /* its inputs will be fed anew before every run, beside those under way where the back end can */
+    bool rehearsed; /* it is only planned, but counts for the next ones as if it were there */
+    size_t aside;   /* of its limit, what is not the model's */
+} twi_surroundings;
+/* tw_program_create. */
+tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options,
+                             const twi_surroundings *around);
 /* Bytes of an input as it is fed: as its buffer is stored, but in slots, which hold f32. */
 size_t twi_program_fed_bytes(const tw_program *program, int buffer);
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */

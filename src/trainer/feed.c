@@ -73,7 +73,7 @@ static ways ways_of(const twi_feed *feed) {
 static tw_status open_loader(twi_feed *feed, int64_t batch, int workers) {
     const tw_trainer *trainer = feed->trainer;
     const ways w = ways_of(feed);
-    if (tw_model_get_context(trainer->model)->plans_only) return TW_OK; /* there is nothing to load */
+    if (twi_trainer_only_plans(trainer)) return TW_OK; /* there is nothing to load */
     return tw_loader_create(&feed->loader, feed->dataset,
                             TW_OPTIONS(loader, .batch = (int)batch, .workers = workers, .no_shuffle = !w.shuffled,
                                        .drop_last = w.drop_last, .seed = trainer->options.seed, .flip = w.flip,
@@ -240,6 +240,10 @@ static tw_status place(twi_feed *feed, size_t spare) {
                  twi_quantity((double)needs, "B", wanted), twi_quantity((double)left, "B", room));
         return stream_instead(feed, why);
     }
+    if (feed->trainer->rehearses) {
+        put_aside(feed, needs, 0);
+        return TW_OK;
+    }
     tw_status status = feed->certain ? place_small(feed, needs) : twi_resident_place(feed->resident);
     if (status == TW_OK) put_aside(feed, needs, needs);
     if (status != TW_ERROR_OUT_OF_MEMORY || feed->certain) return status;
@@ -272,11 +276,10 @@ tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer
                             const tw_dataset *test_set) {
     TWI_TRY(begin(train, trainer, TWI_USE_TRAIN, train_set));
     if (test_set) TWI_TRY(begin(test, trainer, TWI_USE_EVALUATE, test_set));
-    trainer->expected = trainer->aside;
-    trainer->gathers = train->certain;
+    trainer->largest = train->samples < train->batch ? train->samples : train->batch;
     TWI_TRY(prepare(train)); /* programs first: sets can be streamed */
     if (test_set) TWI_TRY(prepare(test));
-    TWI_TRY(twi_recovery_begin(trainer, trainer->loaded));
+    if (!trainer->rehearses) TWI_TRY(twi_recovery_begin(trainer, trainer->loaded));
     TWI_TRY(finish(train, test_set ? least_bytes(test) : 0));
     return test_set ? finish(test, 0) : TW_OK;
 }

@@ -29,12 +29,7 @@ static const tw_loss_scaling *scaling_of(const tw_trainer_options *options) {
     return given ? s : NULL;
 }
 
-/* Of the limit, what is not the model's. Plans that are not made yet keep what the sets will take that are not open. */
-static size_t aside_of(const tw_trainer *trainer, bool plan_only) {
-    return plan_only && trainer->expected > trainer->aside ? trainer->expected : trainer->aside;
-}
-
-static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source, bool plan_only,
+static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
                       tw_program **out) {
     const recipe *r = &recipes[use];
     tw_value *output = value_at(trainer, r->output);
@@ -54,20 +49,19 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
         options.on_non_finite =
             trainer->options.on_non_finite == TW_NON_FINITE_SKIP ? TW_NON_FINITE_SKIP : TW_NON_FINITE_STOP;
     }
-    const bool whole = use == TWI_USE_TRAIN && batch == twi_trainer_run_batch(trainer);
-    options.memory_limit = trainer->limit - (whole ? trainer->beside : 0);
-    options.plan_only = plan_only;
+    const bool largest = use == TWI_USE_TRAIN && batch == trainer->largest;
+    options.memory_limit = trainer->limit - (largest ? trainer->beside : 0);
     options.source = source;
     options.precision = trainer->options.precision;
     options.precision_rules = trainer->options.precision_rules;
     options.precision_rule_count = trainer->options.precision_rule_count;
-    const bool streamed = plan_only ? !trainer->gathers : !source;
-    return twi_program_create(out, trainer->model, batch, &options, streamed, aside_of(trainer, plan_only));
+    const twi_surroundings around = {.streamed = !source, .rehearsed = trainer->rehearses, .aside = trainer->aside};
+    return twi_program_create(out, trainer->model, batch, &options, &around);
 }
 
 /* Room to read the results of a batch into. */
 static tw_status reserve_results(tw_trainer *trainer, int64_t batch) {
-    if ((size_t)batch <= trainer->result_capacity || tw_model_get_context(trainer->model)->plans_only) return TW_OK;
+    if ((size_t)batch <= trainer->result_capacity || twi_trainer_only_plans(trainer)) return TW_OK;
     TWI_TRY(
         twi_grow(trainer->memory, &trainer->results, (size_t)batch, sizeof *trainer->results, "results of a batch"));
     trainer->result_capacity = (size_t)batch;
@@ -110,21 +104,12 @@ tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, cons
         cached = make_room(trainer);
         if (!cached)
             return TWI_FAIL(TW_ERROR_STATE, "trainer: all of its %d programs are at work", TWI_CACHED_PROGRAMS);
-        TWI_TRY(make(trainer, use, batch, source, false, &cached->program));
+        TWI_TRY(make(trainer, use, batch, source, &cached->program));
         cached->use = use;
     }
     cached->holders++;
     cached->asked = ++trainer->asked;
     *out = cached->program;
-    return TW_OK;
-}
-
-tw_status twi_trainer_plan(tw_trainer *trainer, twi_use use, int64_t batch, tw_program_stats *out, size_t *bytes) {
-    tw_program *program;
-    TWI_TRY(make(trainer, use, batch, NULL, true, &program));
-    *out = tw_program_get_stats(program);
-    if (bytes) *bytes = twi_program_bytes(program);
-    tw_program_destroy(program);
     return TW_OK;
 }
 

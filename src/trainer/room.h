@@ -20,9 +20,18 @@ void twi_room_try(tw_trainer *trainer);
 bool twi_room_stops(const tw_trainer *trainer);
 /* What measures and predicts outside of a fit is held to the limit there is then. */
 void twi_room_enter(tw_trainer *trainer);
+/* What twi_room_open would make under the trainer's limit, for its number of parts. */
+typedef struct twi_rehearsal {
+    tw_program_stats stats; /* of the largest program of training: of a batch, or a part */
+    int64_t batch;          /* its */
+    size_t bytes;           /* of the model with all programs */
+    size_t shared;          /* of that, arena and scratch */
+} twi_rehearsal;
+/* Plans it, and takes nothing; the feeds, which are closed before, are so behind it. Errors: OUT_OF_MEMORY naming a floor. */
+tw_status twi_room_rehearse(tw_trainer *trainer, const twi_room *room, twi_rehearsal *out);
 /* Opens the feeds within the limit that the options and the device set: by what programs do to keep it, by parts of batches, by
  * smaller batches to measure with. What fails in spite of the plan is planned anew with less, where the options want that.
- * Errors: OUT_OF_MEMORY, naming the floor where that was reached; feeds may be open then. */
+ * Errors: OUT_OF_MEMORY, naming the least limit that would do where there is none; feeds may be open then. */
 tw_status twi_room_open(tw_trainer *trainer, const twi_room *room);
 /* The same after a run failed for want of memory, as the thread's last error says: with less than before. */
 tw_status twi_room_reopen(tw_trainer *trainer, const twi_room *room);

@@ -78,12 +78,12 @@ struct tw_trainer {
     uint64_t loaded_version; /* of the model's store then */
     int parts;               /* that a batch is run in, each as a batch of its own in one window */
     size_t limit;            /* bytes of the device that the model, its programs and the sets of samples may take; 0: none */
-    size_t beside;           /* of these, what the program of a whole batch leaves to the others */
+    size_t beside;           /* of these, what the largest program of training leaves to the others */
+    int64_t largest;         /* its batch */
     size_t aside, placed;    /* of these, what sets take that are resident or are going to be; and what is there of it */
-    size_t expected;         /* what a fit's sets take for certain, also while they are not open */
     bool no_reserve;         /* programs may take all that is free */
     uint64_t plans_refused;  /* the model's, when what is tried now began */
-    bool gathers;            /* the fit's training set is going to be resident for certain */
+    bool rehearses;          /* programs and sets are only planned (room.c) */
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
     tw_precision_rule *rules; /* the options', copied, with their names behind them */
     bool fitting;
@@ -98,6 +98,11 @@ static inline int64_t twi_trainer_window(const tw_trainer *trainer) {
     return (int64_t)trainer->options.accumulate * trainer->parts;
 }
 
+/* Is nothing to run with what is made? */
+static inline bool twi_trainer_only_plans(const tw_trainer *trainer) {
+    return trainer->rehearses || tw_model_get_context(trainer->model)->plans_only;
+}
+
 /* ---- trainer_check.c ---- */
 
 /* Will these options and this model do? Errors: STATE, ARGUMENT, SHAPE. */
@@ -110,10 +115,6 @@ tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *opt
  * twi_program_set_resident comes before a run. */
 tw_status twi_trainer_hold(tw_trainer *trainer, twi_use use, int64_t batch, const tw_source_options *source,
                            tw_program **out);
-/* What the program for a use would be, planned under the trainer's limit and not made; bytes of the device
- * that it would take, with the store (NULL: not asked for). Errors: OUT_OF_MEMORY naming the floor. */
-tw_status twi_trainer_plan(tw_trainer *trainer, twi_use use, int64_t batch, tw_program_stats *out,
-                           size_t *bytes);
 /* Ends a hold; NULL is fine. The program stays for the next one who wants it, as long as there is room. */
 void twi_trainer_let_go(tw_trainer *trainer, const tw_program *program);
 /* Destroys the programs of a use that nobody holds. */

@@ -192,8 +192,8 @@ static void check_streaming(int channels, int height, int width, int batch) {
     tw_value *outputs[] = {x, tw_input_labels(model, "labels")};
     CASE_DO(tw_model_build(model, tw_dense(model, x, 2, NULL), NULL));
     context->backend = &beside;
-    CASE_DO(
-        twi_program_create(&program, model, batch, TW_OPTIONS(program, .outputs = outputs, .output_count = 2), true, 0));
+    CASE_DO(twi_program_create(&program, model, batch, TW_OPTIONS(program, .outputs = outputs, .output_count = 2),
+                               &(twi_surroundings){.streamed = true}));
     check_program(NULL, program, NULL, &failures);
     tw_program_destroy(program);
     context->backend = own;

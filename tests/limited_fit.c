@@ -213,7 +213,8 @@ static void limit_to(const setting *s, double share, bool measured, bool build, 
     assert_true(refused || model->arena_bytes + model->scratch_bytes + sums <= most);
     assert_true(tw_context_get_device_memory(context).peak <= options.memory_limit);
     assert_int_equal(tw_context_get_device_memory(context).bytes, twi_model_bytes(model));
-    assert_true(refused || strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
+    assert_true(refused || planned <= most || strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
+    assert_true(granted || planned > most);
     if (strstr(log.text, "fit: batches of"))
         assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0) &&
                     !strstr(log.text, "tw_model_set_statistics_frozen") == (model->store.buffer_count == 0));

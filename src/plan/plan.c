@@ -109,8 +109,8 @@ tw_status tw_plan_create(tw_plan **out, tw_model *model, const tw_plan_options *
 
 void tw_plan_destroy(tw_plan *plan) {
     if (!plan) return;
-    twi_feed_close(&plan->test);
-    twi_feed_close(&plan->train);
+    const twi_room room = {&plan->train, &plan->test, &plan->train_set, NULL};
+    if (plan->trainer) twi_room_leave(plan->trainer, &room, NULL);
     tw_trainer_destroy(plan->trainer);
     twi_put(plan->memory, plan->step);
     twi_put(plan->memory, plan->kind);

@@ -14,30 +14,36 @@ void twi_store_init(twi_store *store, tw_context *context, size_t real_size) {
     store->real_size = real_size;
 }
 
-void twi_store_drop(twi_store *store) {
-    void **const arrays[] = {&store->weights,
-                             &store->gradients,
-                             &store->gradient_sums,
-                             &store->moment[0],
-                             &store->moment[1],
-                             &store->moment[2],
-                             &store->buffers,
-                             &store->shadows,
-                             (void **)&store->control,
-                             &store->snapshot.weights,
-                             &store->snapshot.buffers,
-                             &store->snapshot.moment[0],
-                             &store->snapshot.moment[1],
-                             &store->snapshot.moment[2],
-                             &store->half_weights[TW_F16],
-                             &store->half_weights[TW_BF16],
-                             &store->half_gradients[TW_F16],
-                             &store->half_gradients[TW_BF16]};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        store->context->backend->put(store->context, *arrays[i]);
-        *arrays[i] = NULL;
-    }
+typedef struct arrays {
+    void **at[TWI_STORE_ARRAYS];
+} arrays;
+
+static arrays list_arrays(twi_store *store) {
+    return (arrays){{&store->weights, &store->gradients, &store->gradient_sums, &store->moment[0], &store->moment[1],
+                     &store->moment[2], &store->buffers, &store->shadows, (void **)&store->control,
+                     &store->snapshot.weights, &store->snapshot.buffers, &store->snapshot.moment[0],
+                     &store->snapshot.moment[1], &store->snapshot.moment[2], &store->half_weights[TW_F16],
+                     &store->half_weights[TW_BF16], &store->half_gradients[TW_F16], &store->half_gradients[TW_BF16]}};
 }
+
+twi_store_mark twi_store_note(twi_store *store) {
+    const arrays a = list_arrays(store);
+    twi_store_mark mark;
+    for (int i = 0; i < TWI_STORE_ARRAYS; i++) mark.there[i] = *a.at[i];
+    return mark;
+}
+
+void twi_store_return(twi_store *store, const twi_store_mark *mark) {
+    const arrays a = list_arrays(store);
+    for (int i = 0; i < TWI_STORE_ARRAYS; i++) {
+        if (mark->there[i]) continue;
+        store->context->backend->put(store->context, *a.at[i]);
+        *a.at[i] = NULL;
+    }
+    if (!store->snapshot.weights) store->snapshot.at = (twi_snapshot_mark){0};
+}
+
+void twi_store_drop(twi_store *store) { twi_store_return(store, &(twi_store_mark){{false}}); }
 
 void twi_store_free(twi_store *store) {
     twi_store_drop(store);

@@ -86,6 +86,13 @@ void twi_store_init(twi_store *store, tw_context *context, size_t real_size);
 void twi_store_free(twi_store *store);
 /* Gives the flat arrays back and keeps the records. */
 void twi_store_drop(twi_store *store);
+/* Which arrays there are; and back to that, when what asked for more since will not use it. */
+enum { TWI_STORE_ARRAYS = 18 };
+typedef struct twi_store_mark {
+    bool there[TWI_STORE_ARRAYS];
+} twi_store_mark;
+twi_store_mark twi_store_note(twi_store *store);
+void twi_store_return(twi_store *store, const twi_store_mark *mark);
 /* Adds a record, before twi_store_build; *index is its place. */
 tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *index);
 /* Gives a parameter a further name. */

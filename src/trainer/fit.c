@@ -424,13 +424,12 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     f->progress.epochs = start.first_epoch + (o->epochs < countable ? o->epochs : countable);
     const int left = f->progress.epochs - start.epoch;
     TWI_TRY(measure_normalization(trainer, train));
-    TWI_TRY(note_recipe(trainer, train));
     TWI_TRY(twi_history_reserve(trainer, left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE));
     settle_schedule(trainer, start.first_update, twi_trainer_count_steps(trainer, train));
     twi_trainer_forget(trainer, TWI_USE_TRAIN); /* schedule and frozen parameters may have changed */
-    f->room = (twi_room){&f->train, &f->test, train, test};
     TWI_TRY(twi_room_open(trainer, &f->room));
     f->progress.steps = count_runs(f);
+    TWI_TRY(note_recipe(trainer, train));
     TWI_TRY(take_position(f, &start));
     const twi_log *log = &tw_model_get_context(trainer->model)->log;
     if (left <= 0) {
@@ -461,10 +460,14 @@ tw_status tw_trainer_fit(tw_trainer *trainer, const tw_dataset *train, const tw_
     f.at = &trainer->position;
     f.began = now();
     trainer->fitting = true;
+    const tw_normalization normalization = trainer->normalization;
+    const twi_store_mark held = twi_store_note(&trainer->model->store);
+    f.room = (twi_room){&f.train, &f.test, train, test};
     tw_status status = begin(&f, train, test);
-    if (status == TW_OK) status = run(&f);
-    twi_feed_close(&f.test);
-    twi_feed_close(&f.train);
+    const bool begun = status == TW_OK;
+    if (begun) status = run(&f);
+    twi_room_leave(trainer, &f.room, begun ? NULL : &held);
+    if (!begun) trainer->normalization = normalization;   /* what was measured of data that taught nothing */
     if (accumulates(&f)) tw_window_close(trainer->model); /* one that failed is still open */
     trainer->fitting = false;
     if (status == TW_OK || status == TW_STOPPED) return status;

@@ -68,8 +68,8 @@ static bool rolls_back(const tw_trainer *trainer) { return trainer->options.on_n
 
 static twi_moments moments_of(const tw_trainer *trainer) { return twi_optimizer_moments(&trainer->options.optimizer); }
 
-void twi_recovery_expect(const tw_trainer *trainer) {
-    twi_snapshot_want(&trainer->model->store, rolls_back(trainer), moments_of(trainer));
+void twi_recovery_expect(const tw_trainer *trainer, bool fits) {
+    twi_snapshot_want(&trainer->model->store, fits && rolls_back(trainer), moments_of(trainer));
 }
 
 tw_status twi_recovery_begin(const tw_trainer *trainer, bool loaded) {

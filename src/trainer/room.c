@@ -105,7 +105,7 @@ void twi_room_enter(tw_trainer *trainer) {
 
 static void begin(tw_trainer *trainer) {
     const size_t limit = limit_of(trainer);
-    twi_recovery_expect(trainer);
+    twi_recovery_expect(trainer, true);
     if (trainer->parts != 1 || (limit && limit < twi_model_bytes(trainer->model))) clear(trainer);
     trainer->parts = 1;
     trainer->limit = limit;
@@ -424,4 +424,13 @@ tw_status twi_room_reopen(tw_trainer *trainer, const twi_room *room) {
     close_feeds(trainer, room);
     lower(trainer, tried, why);
     return open_or_name(trainer, room);
+}
+
+void twi_room_leave(tw_trainer *trainer, const twi_room *room, const twi_store_mark *held) {
+    twi_feed_close(room->test);
+    twi_feed_close(room->train);
+    twi_recovery_expect(trainer, false);
+    if (!held) return;
+    clear(trainer);
+    twi_store_return(&trainer->model->store, held);
 }

@@ -3,6 +3,7 @@
 #define TWI_TRAINER_ROOM_H
 
 #include "trainer.h"
+#include "program/store.h"
 
 /* What fit works with. */
 typedef struct twi_room {
@@ -35,5 +36,8 @@ tw_status twi_room_rehearse(tw_trainer *trainer, const twi_room *room, twi_rehea
 tw_status twi_room_open(tw_trainer *trainer, const twi_room *room);
 /* The same after a run failed for want of memory, as the thread's last error says: with less than before. */
 tw_status twi_room_reopen(tw_trainer *trainer, const twi_room *room);
+/* Closes the feeds, after whatever became of them. held: what the model's store held before, where they came to nothing, and to which it goes
+ * back: a fit that is refused keeps no memory. Else NULL. */
+void twi_room_leave(tw_trainer *trainer, const twi_room *room, const twi_store_mark *held);
 
 #endif

@@ -172,8 +172,8 @@ tw_status twi_feed_blame(twi_feed *feed, int64_t epoch, int64_t step, const twi_
 /* Fails once more, with the numbers of the samples that the model's culprit names; `first` is the place in the epoch of the
  * first sample of the batch or window. */
 tw_status twi_feed_name_samples(const twi_feed *feed, int64_t epoch, int64_t first, tw_status status);
-/* Says to the plans to come whether there will be snapshots. */
-void twi_recovery_expect(const tw_trainer *trainer);
+/* Says to the plans to come whether there will be snapshots: those of a fit, where it rolls back. */
+void twi_recovery_expect(const tw_trainer *trainer, bool fits);
 /* Room for snapshots, where the trainer rolls back; the first, unless a checkpoint was loaded that has one. */
 tw_status twi_recovery_begin(const tw_trainer *trainer, bool loaded);
 /* Updates until a snapshot is due; INT64_MAX: there are none. */

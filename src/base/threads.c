@@ -266,6 +266,8 @@ void twi_pool_destroy(twi_pool *pool) {
 
 bool twi_pool_is_hosted(const twi_pool *pool) { return pool->parallel != NULL; }
 
+bool twi_pool_is_awake(twi_pool *pool) { return pool->size > 1 && !pool->parallel && !atomic_load(&pool->sleepers); }
+
 int twi_pool_size(const twi_pool *pool) { return pool->size; }
 
 int twi_processor_count(void) {

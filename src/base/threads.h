@@ -17,6 +17,8 @@ tw_status twi_pool_create(twi_pool **out, twi_memory *memory, int threads);
 tw_status twi_pool_create_hosted(twi_pool **out, twi_memory *memory, int threads, tw_parallel_fn parallel, void *user);
 void twi_pool_destroy(twi_pool *pool);
 bool twi_pool_is_hosted(const twi_pool *pool);
+/* Has it several workers, of which none sleeps, so that a run would begin at once? True for a moment behind each run. */
+bool twi_pool_is_awake(twi_pool *pool);
 int twi_pool_size(const twi_pool *pool);
 
 /* Calls fn(argument, worker, workers) once on every worker, at the same time but where the pool is hosted, and returns when all are done.

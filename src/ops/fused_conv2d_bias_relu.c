@@ -8,8 +8,8 @@
 static void run_bias(const twi_call *call) { twi_run_bias(call, &TWI_NAME(twi_kernel_conv2d_forward)); }
 static void run_bias_relu(const twi_call *call) { twi_run_bias_relu(call, &TWI_NAME(twi_kernel_conv2d_forward)); }
 
-static const twi_kernel kernel_bias = TWI_BIASED_KERNEL("conv2d.forward_bias", run_bias);
-static const twi_kernel kernel_bias_relu = TWI_BIASED_KERNEL("conv2d.forward_bias_relu", run_bias_relu);
+static const twi_kernel kernel_bias = TWI_BIASED_KERNEL("conv2d.forward_bias", run_bias, NULL);
+static const twi_kernel kernel_bias_relu = TWI_BIASED_KERNEL("conv2d.forward_bias_relu", run_bias_relu, NULL);
 
 static const twi_kernel *const kernels[] = {&kernel_bias, &kernel_bias_relu, NULL};
 

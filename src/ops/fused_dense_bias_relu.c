@@ -8,8 +8,9 @@
 static void run_bias(const twi_call *call) { twi_run_bias(call, &TWI_NAME(twi_kernel_dense_forward)); }
 static void run_bias_relu(const twi_call *call) { twi_run_bias_relu(call, &TWI_NAME(twi_kernel_dense_forward)); }
 
-static const twi_kernel kernel_bias = TWI_BIASED_KERNEL("dense.forward_bias", run_bias);
-static const twi_kernel kernel_bias_relu = TWI_BIASED_KERNEL("dense.forward_bias_relu", run_bias_relu);
+static const twi_kernel kernel_bias = TWI_BIASED_KERNEL("dense.forward_bias", run_bias, "dense.forward_bias_rows");
+static const twi_kernel kernel_bias_relu =
+    TWI_BIASED_KERNEL("dense.forward_bias_relu", run_bias_relu, "dense.forward_bias_relu_rows");
 
 static const twi_kernel *const kernels[] = {&kernel_bias, &kernel_bias_relu, NULL};
 

@@ -1,5 +1,5 @@
-/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, constants, schedule,
- * lanes, choose, memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, spread, constants,
+ * schedule, lanes, choose, memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
  * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
@@ -227,6 +227,8 @@ bool twi_is_constant(const tw_program *program, int buffer);
 tw_status twi_swap_steps(tw_program *program);
 /* fuse.c: would that step become part of a larger one that the back end was asked about? */
 tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
+/* spread.c: of training programs. Products that go by rows of their weights instead of by samples. */
+tw_status twi_pass_spread(tw_program *program);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
 tw_status twi_schedule_segments(tw_program *program);

@@ -131,6 +131,28 @@ static tw_status cpu_copy(tw_context *context, void *to, const void *from, size_
     return TW_OK;
 }
 
+/* A batch is copied by all workers, if they need not be woken for it: each then has a part of it in its cache. */
+#define SHARED_COPY_BYTES ((size_t)64 << 10)
+
+typedef struct shared_copy {
+    unsigned char *to;
+    const unsigned char *from;
+    size_t bytes;
+} shared_copy;
+
+static void copy_share(void *argument, int worker, int workers) {
+    const shared_copy *copy = argument;
+    const size_t lines = copy->bytes / 64, begin = lines * (size_t)worker / (size_t)workers * 64,
+                 end = worker + 1 == workers ? copy->bytes : lines * (size_t)(worker + 1) / (size_t)workers * 64;
+    memcpy(copy->to + begin, copy->from + begin, end - begin);
+}
+
+static tw_status cpu_copy_in(tw_context *context, void *to, const void *from, size_t bytes) {
+    if (bytes < SHARED_COPY_BYTES || bytes > SIZE_MAX / 4096 || !twi_pool_is_awake(context->pool))
+        return cpu_copy(context, to, from, bytes);
+    return twi_pool_run(context->pool, copy_share, &(shared_copy){to, from, bytes});
+}
+
 static tw_status cpu_narrow(tw_context *context, void *out, tw_dtype to, const float *in, int64_t count) {
     const cpu_device *cpu = context->device;
     twi_halves_for(cpu->isa)->narrow(out, in, to, count);
@@ -310,7 +332,7 @@ const twi_backend twi_backend_cpu = {
     .get = cpu_get,
     .put = cpu_put,
     .get_memory = cpu_get_memory,
-    .copy_in = cpu_copy,
+    .copy_in = cpu_copy_in,
     .copy = cpu_copy,
     .narrow = cpu_narrow,
     .copy_out = cpu_copy,

@@ -47,10 +47,16 @@ static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const
     return want_outer(site, main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]);
 }
 
-static void run_dense_forward(const twi_cpu_site *site, const twi_call *call, const float *bias, bool relu) {
+/* Rows begin .. end-1 of w, which are as many features of y. */
+static void run_dense_rows(const twi_cpu_site *site, const twi_call *call, int64_t begin, int64_t end,
+                           const float *bias, bool relu) {
     const twi_operand *x = &call->operand[0], *w = &call->operand[1], *y = &call->operand[call->operand_count - 1];
     int64_t samples = x->shape.dim[0], in = x->shape.dim[1], out = w->shape.dim[0];
-    twi_gemm_for(site->isa)->dot(samples, out, in, x->data, in, w->data, in, bias, relu, y->data, out);
+    twi_gemm_for(site->isa)->dot(samples, end - begin, in, x->data, in, (const float *)w->data + begin * in, in,
+                                 bias ? bias + begin : NULL, relu, (float *)y->data + begin, out);
+}
+static void run_dense_forward(const twi_cpu_site *site, const twi_call *call, const float *bias, bool relu) {
+    run_dense_rows(site, call, 0, call->operand[1].shape.dim[0], bias, relu);
 }
 static void dense_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
@@ -64,6 +70,19 @@ static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *ca
                                     const twi_cpu_workspace *workspace) {
     (void)workspace;
     run_dense_forward(site, call, call->operand[2].data, true);
+}
+
+static void dense_rows(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    run_dense_rows(site, call, call->begin, call->end, NULL, false);
+}
+static void dense_rows_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    run_dense_rows(site, call, call->begin, call->end, call->operand[2].data, false);
+}
+static void dense_rows_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    run_dense_rows(site, call, call->begin, call->end, call->operand[2].data, true);
 }
 
 /* Behind each chunk's product, while it is in cache. x, w, b, y, and what the gelu reads if somebody wants it. */
@@ -267,6 +286,9 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("forward_bias", NULL, dense_forward_bias),
     DENSE("forward_bias_relu", NULL, dense_forward_bias_relu),
     DENSE("forward_bias_gelu", NULL, dense_forward_bias_gelu),
+    DENSE("forward_rows", NULL, dense_rows),
+    DENSE("forward_bias_rows", NULL, dense_rows_bias),
+    DENSE("forward_bias_relu_rows", NULL, dense_rows_bias_relu),
     DENSE("backward_data", prepare_data, dense_backward_data),
     DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
     DENSE("backward_weights", prepare_weights, dense_backward_weights),

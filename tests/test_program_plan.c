@@ -203,11 +203,55 @@ static void test_user_op(void **state) {
     close_net(&n);
 }
 
+/* What an implementation sums weights' gradients in can be larger than they are (Winograd's, four times in halves): it is what groups are few for. */
+static void test_groups_of_large_sums(void **state) {
+    (void)state;
+    static const tw_precision precisions[] = {TW_PRECISION_F32, TW_PRECISION_BF16};
+    const size_t most = 32 << 20;
+    for (int i = 0; i < 2 * 2; i++) {
+        const size_t limit = i / 2 ? 4 << 20 : 0; /* of a workspace */
+        net n;
+        tw_program *program;
+        CHECK_OK(tw_context_create(&n.context, "plan:cpu", NULL));
+        CHECK_OK(tw_model_create(&n.model, n.context));
+        n.x = tw_input(n.model, 128, 16, 16);
+        n.labels = tw_input_labels(n.model, NULL);
+        tw_value *x = n.x;
+        for (int k = 0; k < 2; k++) x = tw_conv2d(n.model, x, 256, 3, TW_OPTIONS(conv2d, .padding = 1));
+        n.logits = tw_dense(n.model, tw_global_avg_pool(n.model, x), 2, NULL);
+        n.loss = (tw_loss){tw_cross_entropy(n.model, n.logits, n.labels, NULL), 1};
+        CHECK_OK(tw_model_build(n.model, n.logits, NULL));
+        CHECK_OK(tw_program_create(
+            &program, n.model, 64,
+            TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1, .precision = precisions[i % 2])));
+        if (limit) {
+            const size_t now = twi_program_bytes(program);
+            tw_program_destroy(program);
+            CHECK_OK(tw_program_create(&program, n.model, 64,
+                                       TW_OPTIONS(program, .train = true, .losses = &n.loss, .loss_count = 1,
+                                                  .precision = precisions[i % 2], .recompute = TW_RECOMPUTE_OFF,
+                                                  .memory_limit = now - now / 3)));
+            assert_true(program->workspace_limit < most);
+        }
+        for (int k = 0; k < program->step_count; k++) {
+            const twi_step *step = &program->step[k];
+            for (int o = 0; o < step->kernel->operand_count; o++) {
+                size_t sums;
+                CHECK_OK(twi_program_partial_bytes(program, step, o, &sums));
+                if (sums > (limit ? program->workspace_limit : most) && step->groups > (limit ? 1 : 2))
+                    fail_msg("%s: %d groups take %zu bytes", step->label, step->groups, sums);
+            }
+        }
+        tw_program_destroy(program);
+        close_net(&n);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_hash), cmocka_unit_test(test_planning_context),
-        cmocka_unit_test(test_plan_only), cmocka_unit_test(test_chunks_of_many_weights),
-        cmocka_unit_test(test_user_op),
+        cmocka_unit_test(test_groups_of_large_sums),   cmocka_unit_test(test_plan_hash),
+        cmocka_unit_test(test_planning_context),       cmocka_unit_test(test_plan_only),
+        cmocka_unit_test(test_chunks_of_many_weights), cmocka_unit_test(test_user_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

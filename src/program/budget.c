@@ -71,6 +71,7 @@ static tw_status plan_under(fitting *f, size_t workspace_limit) {
     TWI_TRY(record(program, TW_PASS_SCHEDULE));
     if (program->fuse) twi_pass_lanes(program);
     TWI_TRY(twi_pass_choose(program));
+    twi_schedule_groups(program);
     TWI_TRY(record(program, TW_PASS_CHOOSE));
     return twi_pass_memory_plan(program);
 }

@@ -232,6 +232,8 @@ tw_status twi_pass_spread(tw_program *program);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
 tw_status twi_schedule_segments(tw_program *program);
+/* Once implementations are chosen: fewer groups where what they sum in takes more than the sums. */
+void twi_schedule_groups(tw_program *program);
 void twi_pass_lanes(tw_program *program);
 tw_status twi_pass_choose(tw_program *program);
 tw_status twi_choose_step(tw_program *program, twi_step *step);

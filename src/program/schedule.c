@@ -130,17 +130,17 @@ static int64_t chunk_size(const demands *d) {
     return chunk;
 }
 
-/* As many groups as there may be workers, unless their partial sums would take too much memory. */
-static int group_count(const demands *d, int64_t chunk, size_t workspace_limit) {
+/* Groups whose partial sums, so large each, do not take too much memory. */
+static int64_t afford(int64_t groups, size_t partial, size_t workspace_limit) {
     const bool limited = workspace_limit < PARTIAL_BYTES;
     const size_t most = limited ? workspace_limit : PARTIAL_BYTES;
-    const int64_t least = limited ? 1 : GROUPS_MIN;
-    int64_t groups = smaller((d->samples + chunk - 1) / chunk, GROUPS_MAX);
-    if (d->partial > most / GROUPS_MAX) {
-        int64_t affordable = (int64_t)(most / d->partial);
-        groups = smaller(groups, affordable > least ? affordable : least);
-    }
-    return (int)groups;
+    if (partial <= most / GROUPS_MAX) return groups;
+    return smaller(groups, larger((int64_t)(most / partial), limited ? 1 : GROUPS_MIN));
+}
+
+/* As many as there may be workers. */
+static int group_count(const demands *d, int64_t chunk, size_t workspace_limit) {
+    return (int)afford(smaller((d->samples + chunk - 1) / chunk, GROUPS_MAX), d->partial, workspace_limit);
 }
 
 /* Cuts a segment's batch into chunks and groups, and notes them with its steps. */
@@ -197,6 +197,31 @@ tw_status twi_schedule_segments(tw_program *program) {
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;
     return TW_OK;
+}
+
+/* Of one group, the most that a step of the segment adds to: implementations may keep more than the sum itself. */
+static size_t largest_sums(const tw_program *program, const twi_segment *segment) {
+    size_t most = 0;
+    for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++) {
+        const twi_step *step = &program->step[k];
+        size_t sums = 0;
+        for (int o = 0; o < step->kernel->operand_count; o++) {
+            if (step->operand[o] < 0 || step->kernel->operand[o].reach != TWI_SUMMED) continue;
+            const size_t own = step->choice.partial_bytes[o];
+            sums += own ? own : program->buffer[step->operand[o]].bytes;
+        }
+        if (sums > most) most = sums;
+    }
+    return most;
+}
+
+void twi_schedule_groups(tw_program *program) {
+    for (int s = 0; s < program->segment_count; s++) {
+        twi_segment *segment = &program->segment[s];
+        segment->groups = (int)afford(segment->groups, largest_sums(program, segment), program->workspace_limit);
+        for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++)
+            program->step[k].groups = segment->groups;
+    }
 }
 
 tw_status twi_pass_schedule(tw_program *program) {

@@ -125,10 +125,12 @@ static void follow(void **state) {
         for (int i = 0; i < (check_device() ? 1 : BATCHES); i++) follow_batch(*state, h, i);
 }
 
-int main(void) {
+/* An argument picks tests by name, as "lenet5*". */
+int main(int argc, char **argv) {
     enum { COUNT = sizeof trajectories / sizeof *trajectories };
     struct CMUnitTest tests[COUNT];
     for (int i = 0; i < COUNT; i++)
         tests[i] = (struct CMUnitTest){trajectories[i].name, follow, NULL, NULL, (void *)&trajectories[i]};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

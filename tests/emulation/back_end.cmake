@@ -41,10 +41,19 @@ endforeach()
 foreach(name IN ITEMS test_guard test_culprit test_recovery)
     talweg_add_emulated_test(${name})
 endforeach()
-foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_trajectories test_accumulate test_recompute test_fit_memory
+foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_accumulate test_recompute test_fit_memory
         test_windows test_fit_errors test_lifetime full_mnist_part full_fit_networks
-        test_trajectories_half test_ops_half test_precision_training)
+        test_ops_half test_precision_training)
     talweg_add_emulated_test(${name} full)
+endforeach()
+# Training by training, each of which takes minutes.
+foreach(name IN ITEMS test_trajectories test_trajectories_half)
+    foreach(training IN ITEMS "lenet5 sgd" "lenet5 adamw" "resnet20 sgd" "resnet20 adamw")
+        string(REPLACE " " "_" test full_emulated.${name}.${training})
+        talweg_add_test(${test} ${launcher} $<TARGET_FILE:${name}> ${training})
+        set_tests_properties(${test} PROPERTIES PASS_REGULAR_EXPRESSION "PASSED  . 1 test")
+        set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
+    endforeach()
 endforeach()
 if(TARGET digits) # after two epochs, as on the CPU
     talweg_add_test(full_emulated.digits $<TARGET_FILE:digits> --epochs 2 --device cuda:0)

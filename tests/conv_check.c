@@ -174,6 +174,17 @@ static int check_case(const twi_cpu_impl *family, twi_isa isa, const conv_check_
         compare("conv2d.backward_weights", index, dw, want_dw, w_count, add && !twice ? before : NULL, NULL, 1, false);
         taken++;
     }
+    float *dw = odd_floats(&s.w);
+    conv_check_call(&call, c, "conv2d.backward_weights_ranged", x, dw, NULL, dy);
+    if (takes(family, "conv2d.backward_weights_ranged", &call, isa)) {
+        const int64_t parts = twi_conv2d_parts(s.w.dim), cuts[] = {0, 1, (parts + 1) / 2, parts};
+        for (int i = 0; i < 3; i++) {
+            call.begin = cuts[i], call.end = cuts[i + 1];
+            if (call.begin < call.end) impl_run(family, "conv2d.backward_weights_ranged", isa, &call);
+        }
+        compare("conv2d.backward_weights_ranged", index, dw, want_dw, w_count, NULL, NULL, 1, false);
+        taken++;
+    }
     sums_free(want_y), sums_free(want_dx), sums_free(want_dw);
     impl_release();
     return taken;

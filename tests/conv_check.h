@@ -10,8 +10,8 @@ typedef struct conv_check_case {
     twi_conv2d_attrs attrs;
 } conv_check_case;
 
-/* Runs forward, forward with bias, with bias and relu, backward of the data and of the weights (replacing and adding),
- * all that the family takes, on every instruction set there is; returns how many calls were taken. */
+/* Runs forward, forward with bias, with bias and relu, backward of the data and of the weights (replacing, adding, and in
+ * ranges), all that the family takes, on every instruction set there is; returns how many calls were taken. */
 int conv_check(const twi_cpu_impl *family, const conv_check_case *cases, int count);
 
 /* One forward call: x and w are dense, images N,H,W,C, kernels O,H,W,I; returns y, released by impl_release. */

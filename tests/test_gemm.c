@@ -273,6 +273,8 @@ static const conv_check_case convolutions[] = {
     {1, 3, 5, 5, 6, 3, 3, {1, 1, 1, 0, 1, 0, 1, 1, 3}},    /* two filters a channel */
     {4, 2, 12, 13, 3, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* more positions than a block */
     {1, 260, 4, 4, 5, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* a long patch */
+    {3, 6, 3, 2, 150, 3, 2, {1, 1, 1, 1, 1, 0, 1, 1, 2}},  /* parts of weights that reach over two groups */
+    {9, 300, 5, 5, 3, 1, 1, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* channels in more than one block */
 };
 /* clang-format on */
 
@@ -280,7 +282,7 @@ static void convolutions_agree_with_sums_in_double(void **state) {
     (void)state;
     int sets = 0, count = (int)(sizeof convolutions / sizeof *convolutions);
     IMPL_EACH_ISA(isa) sets++;
-    assert_int_equal(conv_check(twi_cpu_gemm_impls, convolutions, count), count * 6 * sets);
+    assert_int_equal(conv_check(twi_cpu_gemm_impls, convolutions, count), count * 7 * sets);
 }
 
 int main(void) {

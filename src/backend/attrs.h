@@ -35,6 +35,23 @@ static inline int64_t twi_conv2d_columns(const twi_conv2d_attrs *a, int64_t widt
     return (width + a->pad_left + a->pad_right - a->dilation_w * (kernel_w - 1) - 1) / a->stride_w + 1;
 }
 
+/* A part of a convolution's weights: some filters at one row and column of the kernel, with all channels. */
+typedef struct twi_conv2d_part {
+    int64_t first, filters, row, column;
+} twi_conv2d_part;
+
+/* Weights of those dimensions are cut into parts of so many filters. */
+enum { TWI_CONV2D_PART_FILTERS = 64 };
+static inline int64_t twi_conv2d_parts(const int64_t *w_dim) {
+    return (w_dim[0] + TWI_CONV2D_PART_FILTERS - 1) / TWI_CONV2D_PART_FILTERS * w_dim[2] * w_dim[3];
+}
+static inline twi_conv2d_part twi_conv2d_part_at(const int64_t *w_dim, int64_t part) {
+    const int64_t taps = w_dim[2] * w_dim[3], first = part / taps * TWI_CONV2D_PART_FILTERS;
+    const int64_t left = w_dim[0] - first;
+    const int64_t filters = left < TWI_CONV2D_PART_FILTERS ? left : TWI_CONV2D_PART_FILTERS;
+    return (twi_conv2d_part){first, filters, part % taps / w_dim[3], part % w_dim[3]};
+}
+
 typedef struct twi_batch_norm_attrs {
     float epsilon;
     float momentum; /* weight of the new statistics: running = (1 - momentum) * running + momentum * batch */

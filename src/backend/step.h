@@ -166,10 +166,10 @@ struct twi_kernel {
     const struct twi_user_op *user;
     bool nondeterministic; /* equal operands may give other bits */
     bool pure; /* what it writes depends on its operands and attributes alone: of constants it makes constants */
-    /* Of a kernel that goes by sample: the name of one that takes the same operands and gives the same bits by range, each part with rows of
-     * operand `rows_of` of its own. NULL: there is none. */
-    const char *by_rows;
-    uint8_t rows_of;
+    /* Of a kernel that goes by sample: the name of one that takes the same operands and gives the same by range, each part with a part of the
+     * weights, or of their gradients, that are operand `range_of`. NULL: there is none. */
+    const char *by_range;
+    uint8_t range_of;
     size_t (*workspace)(const twi_call *);
     void (*enqueue)(const twi_call *, void *workspace, void *stream);
 };

@@ -37,7 +37,7 @@ static inline double twi_biased_flops(const twi_call *call) {
 }
 
 /* The record of a kernel x, w, b -> y, and the name of one that does it by rows of w. */
-#define TWI_BIASED_KERNEL(kernel_name, kernel_run, kernel_by_rows)            \
+#define TWI_BIASED_KERNEL(kernel_name, kernel_run, kernel_by_range)            \
     {                                                                         \
         .name = kernel_name, .operand_count = 4,                              \
         .operand = {{"x", TWI_READ, TWI_REAL, TWI_BATCHED, 0},                \
@@ -45,7 +45,7 @@ static inline double twi_biased_flops(const twi_call *call) {
                     {"b", TWI_READ, TWI_REAL, TWI_WHOLE, 0},                  \
                     {"y", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0}},              \
         .split = TWI_BY_SAMPLE, .flops = twi_biased_flops, .run = kernel_run, \
-        .by_rows = kernel_by_rows, .rows_of = TWI_BIASED_W,                   \
+        .by_range = kernel_by_range, .range_of = TWI_BIASED_W,                   \
     }
 
 /* ---- cases: the plain graph, which the fusion pass makes into such kernels ---- */

@@ -156,6 +156,8 @@ const twi_kernel TWI_NAME(twi_kernel_conv2d_backward_weights) = {
     .split = TWI_BY_SAMPLE,
     .flops = flops_backward_weights,
     .run = run_backward_weights,
+    .by_range = "conv2d.backward_weights_ranged",
+    .range_of = 2,
 };
 
 static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_conv2d_forward),

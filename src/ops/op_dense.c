@@ -96,8 +96,8 @@ const twi_kernel TWI_NAME(twi_kernel_dense_forward) = {
     .split = TWI_BY_SAMPLE,
     .flops = flops_forward,
     .run = run_forward,
-    .by_rows = "dense.forward_rows",
-    .rows_of = 1,
+    .by_range = "dense.forward_rows",
+    .range_of = 1,
 };
 
 const twi_kernel TWI_NAME(twi_kernel_dense_backward_data) = {

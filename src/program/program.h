@@ -56,6 +56,7 @@ typedef struct twi_step {
     uint8_t dtype; /* what its TWI_REAL operands are stored in: tw_dtype */
     bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
+    bool spread;   /* spread pass: by ranges, where records of its kind go by samples */
     bool again;    /* does once more what a forward step did: recompute.c */
     bool constant; /* constants pass: runs only where parameters or statistics have changed since */
     int order;     /* constants pass: its place among the steps */
@@ -227,7 +228,7 @@ bool twi_is_constant(const tw_program *program, int buffer);
 tw_status twi_swap_steps(tw_program *program);
 /* fuse.c: would that step become part of a larger one that the back end was asked about? */
 tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
-/* spread.c: of training programs. Products that go by rows of their weights instead of by samples. */
+/* spread.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by samples. */
 tw_status twi_pass_spread(tw_program *program);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */

@@ -160,3 +160,62 @@ void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *s,
         }
     }
 }
+
+/* ---- the weights of some filters at one tap, from the whole batch ---- */
+
+/* Input channels that are worked on at a time: of all positions they stay in the second-level cache. */
+static int64_t part_channels(const patch_plan *p) {
+    enum { CACHED = 131072, FEWEST = 32 };
+    return twi_smaller(twi_larger(CACHED / twi_larger(p->positions, 1) / FEWEST, 1) * FEWEST, p->in_c);
+}
+
+tw_status twi_patches_part_scratch(const twi_conv_shape *s, size_t *floats) {
+    const patch_plan p = plan_of(s);
+    const int64_t channels = TWI_CONV2D_PART_FILTERS + (p.direct ? 0 : part_channels(&p));
+    TWI_TRY(twi_mul_size(floats, (size_t)p.positions, (size_t)channels, "convolution patches"));
+    return twi_add_size(floats, *floats, twi_gemm_outer_scratch_of(TWI_CONV2D_PART_FILTERS, p.positions),
+                        "convolution patches");
+}
+
+/* Of every output position `count` channels, beside each other. */
+static void copy_channels(int64_t positions, int64_t count, const float *from, int64_t row, float *to) {
+    for (int64_t i = 0; i < positions; i++, from += row, to += count) memcpy(to, from, (size_t)count * sizeof *to);
+}
+
+/* Of every output position `count` channels of the input pixel under one tap of the kernel, or zeros. */
+static void copy_tap(const twi_conv_shape *s, int64_t kernel_y, int64_t kernel_x, int64_t count, const float *image,
+                     float *to) {
+    for (int64_t n = 0; n < s->samples; n++, image += s->in_h * s->in_w * s->in_c) {
+        for (int64_t out_y = 0; out_y < s->out_h; out_y++) {
+            const int64_t y = out_y * s->stride_h + kernel_y * s->dilation_h - s->top;
+            int64_t x = kernel_x * s->dilation_w - s->left;
+            for (int64_t out_x = 0; out_x < s->out_w; out_x++, x += s->stride_w, to += count) {
+                if (y < 0 || y >= s->in_h || x < 0 || x >= s->in_w)
+                    memset(to, 0, (size_t)count * sizeof *to);
+                else
+                    memcpy(to, image + (y * s->in_w + x) * s->in_c, (size_t)count * sizeof *to);
+            }
+        }
+    }
+}
+
+void twi_patches_backward_weights_part(const twi_gemm *gemm, const twi_conv_shape *s, const twi_conv2d_part *part,
+                                       const float *x, const float *dy, float *dw, float *scratch) {
+    const patch_plan p = plan_of(s);
+    const int64_t most = part_channels(&p), end = part->first + part->filters;
+    float *gradients = scratch + twi_gemm_outer_scratch_of(TWI_CONV2D_PART_FILTERS, p.positions),
+          *copies = gradients + p.positions * TWI_CONV2D_PART_FILTERS;
+    dw += (part->row * s->kernel_w + part->column) * p.in_c;
+    for (int64_t o = part->first, filters; o < end; o += filters) { /* those of one group of channels */
+        const int64_t group = o / p.out_c;
+        filters = twi_smaller(end, (group + 1) * p.out_c) - o;
+        copy_channels(p.positions, filters, dy + o, s->out_c, gradients);
+        for (int64_t c = 0, count; c < p.in_c; c += count) {
+            const float *image = x + group * p.in_c + c;
+            count = twi_smaller(most, p.in_c - c);
+            if (!p.direct) copy_tap(s, part->row, part->column, count, image, copies);
+            gemm->outer(filters, count, p.positions, gradients, 1, filters, p.direct ? image : copies,
+                        p.direct ? s->in_c : count, false, dw + o * p.patch + c, p.patch, scratch);
+        }
+    }
+}

@@ -266,6 +266,23 @@ static void conv_backward_weights(const twi_cpu_site *site, const twi_call *call
                                  !call->first, call->operand[2].data, workspace->scratch);
 }
 
+static tw_status prepare_backward_weights_ranged(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    const twi_conv_shape shape = backward_weights_shape(main);
+    size_t floats;
+    TWI_TRY(twi_patches_part_scratch(&shape, &floats));
+    return twi_mul_size(&site->worker_bytes, floats, sizeof(float), "convolution patches");
+}
+static void conv_backward_weights_ranged(const twi_cpu_site *site, const twi_call *call,
+                                         const twi_cpu_workspace *workspace) {
+    const twi_conv_shape shape = backward_weights_shape(call);
+    for (int64_t i = call->begin; i < call->end; i++) {
+        const twi_conv2d_part part = twi_conv2d_part_at(call->operand[2].shape.dim, i);
+        twi_patches_backward_weights_part(twi_gemm_for(site->isa), &shape, &part, call->operand[0].data,
+                                          call->operand[1].data, call->operand[2].data, workspace->scratch);
+    }
+}
+
 /* ---- table ---- */
 
 #define DENSE_HALVES(kernel_name, run_fn)                                              \
@@ -300,5 +317,6 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),
     CONV("backward_data", prepare_backward_data, conv_backward_data),
     CONV("backward_weights", prepare_backward_weights, conv_backward_weights),
+    CONV("backward_weights_ranged", prepare_backward_weights_ranged, conv_backward_weights_ranged),
     {.kernel = NULL},
 };

@@ -117,7 +117,7 @@ static void find_in_place(tw_program *program) {
             int from = twi_program_root(program, program->step[i].operand[over - 1]), to = program->step[i].operand[o];
             twi_buffer *input = &program->buffer[from], *output = &program->buffer[to];
             if (input->source != TWI_SOURCE_ARENA || output->source != TWI_SOURCE_ARENA || output->alias >= 0) continue;
-            if (input->constant || output->constant) continue;
+            if (program->constant_segments && (input->constant || output->constant)) continue;
             if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes ||
                 input->sample_bytes != output->sample_bytes || input->lanes != output->lanes)
                 continue;

@@ -42,7 +42,7 @@ foreach(name IN ITEMS test_guard test_culprit test_recovery)
     talweg_add_emulated_test(${name})
 endforeach()
 foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_accumulate test_recompute test_fit_memory
-        test_windows test_fit_errors test_lifetime full_mnist_part full_fit_networks
+        test_windows test_fit_errors test_lifetime test_memory_cases test_fit_floor test_fit_refused full_mnist_part full_fit_networks
         test_ops_half test_precision_training)
     talweg_add_emulated_test(${name} full)
 endforeach()

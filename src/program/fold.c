@@ -17,16 +17,11 @@ typedef struct found {
 /* The only step that reads a value, if nobody else wants it; -1. */
 static int only_reader(const tw_program *program, int buffer) {
     int reader = -1;
-    if (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA) return -1;
+    if (!twi_may_vanish(program, buffer)) return -1;
     for (int i = 0; i < program->step_count; i++) {
-        const twi_step *step = &program->step[i];
-        for (int o = 0; step->kernel && o < step->kernel->operand_count; o++) {
-            if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_WRITE ||
-                twi_program_root(program, step->operand[o]) != buffer)
-                continue;
-            if (reader >= 0) return -1;
-            reader = i;
-        }
+        const int reads = twi_count_reads(program, &program->step[i], buffer);
+        if (reads > 1 || (reads && reader >= 0)) return -1;
+        if (reads) reader = i;
     }
     return reader;
 }

@@ -10,15 +10,6 @@ typedef struct match {
     int step[TWI_PATTERN_MEMBERS];
 } match;
 
-/* Operands through which a step reads a buffer, itself or as a view of it. */
-static int count_reads(const tw_program *program, const twi_step *step, int buffer) {
-    int count = 0;
-    for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
-        count += step->operand[o] >= 0 && step->kernel->operand[o].access != TWI_WRITE &&
-                 twi_program_root(program, step->operand[o]) == buffer;
-    return count;
-}
-
 static bool find_members(const tw_program *program, match *m) {
     for (int k = 1; k < m->pattern->members; k++) {
         const twi_pattern_member *member = &m->pattern->member[k];
@@ -47,10 +38,11 @@ static int last_step(const match *m) {
 
 /* May `buffer`, written by a member, vanish (or, if kept, be written as late as the last member)? */
 static bool readers_allow(const tw_program *program, const match *m, int buffer, bool kept) {
-    if (!kept && (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA)) return false;
+    if (!kept && !twi_may_vanish(program, buffer)) return false;
     int last = last_step(m);
     for (int i = 0; i < program->step_count; i++)
-        if (count_reads(program, &program->step[i], buffer) && !is_member(m, i) && (!kept || i < last)) return false;
+        if (twi_count_reads(program, &program->step[i], buffer) && !is_member(m, i) && (!kept || i < last))
+            return false;
     return true;
 }
 
@@ -236,7 +228,7 @@ static tw_status absorb(tw_program *program, int at) {
     twi_step twin;
     if (program->buffer[value].pinned) return TW_OK;
     for (int i = 0; i < program->step_count; i++) {
-        int reads = count_reads(program, &program->step[i], value);
+        int reads = twi_count_reads(program, &program->step[i], value);
         if (!reads) continue;
         const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
         if (reads > 1 || !row) return TW_OK;

@@ -9,19 +9,11 @@ typedef struct found {
     int first, second, second_backward, first_backward; /* steps; -1: there is no backward */
 } found;
 
-static bool reads(const tw_program *program, const twi_step *step, int buffer) {
-    for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
-        if (step->operand[o] >= 0 && step->kernel->operand[o].access != TWI_WRITE &&
-            twi_program_root(program, step->operand[o]) == buffer)
-            return true;
-    return false;
-}
-
 /* The only steps that may read a value; -1: none. */
 static bool read_by(const tw_program *program, int buffer, int one, int other) {
-    if (program->buffer[buffer].pinned || program->buffer[buffer].source != TWI_SOURCE_ARENA) return false;
+    if (!twi_may_vanish(program, buffer)) return false;
     for (int i = 0; i < program->step_count; i++)
-        if (i != one && i != other && reads(program, &program->step[i], buffer)) return false;
+        if (i != one && i != other && twi_count_reads(program, &program->step[i], buffer)) return false;
     return true;
 }
 

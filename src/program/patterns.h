@@ -76,4 +76,18 @@ static inline bool twi_is_kernel(const twi_step *step, const char *name) {
     return step->kernel && strcmp(step->kernel->name, name) == 0;
 }
 
+/* Operands through which a step reads a buffer, itself or as a view of it. */
+static inline int twi_count_reads(const tw_program *program, const twi_step *step, int buffer) {
+    int count = 0;
+    for (int o = 0; step->kernel && o < step->kernel->operand_count; o++)
+        count += step->operand[o] >= 0 && step->kernel->operand[o].access != TWI_WRITE &&
+                 twi_program_root(program, step->operand[o]) == buffer;
+    return count;
+}
+
+/* Does nobody want a buffer but the steps of the program? */
+static inline bool twi_may_vanish(const tw_program *program, int buffer) {
+    return !program->buffer[buffer].pinned && program->buffer[buffer].source == TWI_SOURCE_ARENA;
+}
+
 #endif

@@ -88,14 +88,15 @@ static tw_status check_limit(const tw_program *program, size_t bytes) {
 static tw_status make(search *s) {
     tw_program *check = s->check;
     tw_context *context = twi_program_context(check);
-    size_t scratch;
+    size_t scratch, bytes;
     TWI_TRY(copy_steps(s));
     TWI_TRY(copy_buffers(s));
     TWI_TRY(twi_schedule_segments(check));
     TWI_TRY(twi_pass_choose(check));
     TWI_TRY(twi_pass_memory_plan(check));
     TWI_TRY(twi_mul_size(&scratch, check->worker_bytes, (size_t)context->backend->workers(context), "worker scratch"));
-    TWI_TRY(check_limit(s->program, check->arena_bytes + scratch + 2));
+    TWI_TRY(twi_add_size(&bytes, check->arena_bytes + 1, scratch + 1, "checking program"));
+    TWI_TRY(check_limit(s->program, bytes));
     TWI_TRY(context->backend->get(context, &check->arena, check->arena_bytes + 1, "arena of a checking program"));
     TWI_TRY(context->backend->get(context, &check->scratch, scratch + 1, "scratch of a checking program"));
     return twi_pass_prepare(check);

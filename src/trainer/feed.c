@@ -112,11 +112,12 @@ static int64_t full_batch(const twi_feed *feed) {
 /* ---- memory of the set ---- */
 
 /* What the slots of programs that are fed would take: images in f32 and labels, of a batch and of the last one. */
-static size_t slot_bytes(const twi_feed *feed) {
+static tw_status slot_bytes(size_t *out, const twi_feed *feed) {
     const int64_t batch = feed->batch, rest = feed->samples % batch;
     const int64_t samples = (feed->samples >= batch ? batch : 0) + rest;
     const int64_t sample = twi_shape_count_from(&feed->trainer->input->shape, 1) + 1;
-    return (size_t)(TWI_SLOTS * samples * sample) * sizeof(float);
+    TWI_TRY(twi_mul_size(out, (size_t)samples, (size_t)sample, "slots of batches"));
+    return twi_mul_size(out, *out, TWI_SLOTS * sizeof(float), "slots of batches");
 }
 
 /* So much of the trainer's limit is the set's, and so much of that is there. */
@@ -129,9 +130,10 @@ static void put_aside(twi_feed *feed, size_t aside, size_t placed) {
 }
 
 static tw_status expect_set(twi_feed *feed) {
-    size_t needs;
+    size_t needs, slots;
     TWI_TRY(twi_resident_weigh(feed->resident, &needs));
-    feed->certain = feed->resident->context->backend->host_memory || needs <= slot_bytes(feed);
+    TWI_TRY(slot_bytes(&slots, feed));
+    feed->certain = feed->resident->context->backend->host_memory || needs <= slots;
     if (feed->certain) put_aside(feed, needs, 0);
     return TW_OK;
 }
@@ -270,7 +272,10 @@ static tw_status finish(twi_feed *feed, size_t spare) {
 }
 
 /* Slots at least, where it is not known to be resident. */
-static size_t least_bytes(const twi_feed *feed) { return feed->resident && !feed->certain ? slot_bytes(feed) : 0; }
+static tw_status least_bytes(size_t *out, const twi_feed *feed) {
+    *out = 0;
+    return feed->resident && !feed->certain ? slot_bytes(out, feed) : TW_OK;
+}
 
 tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set,
                             const tw_dataset *test_set) {
@@ -280,7 +285,9 @@ tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer
     TWI_TRY(prepare(train)); /* programs first: sets can be streamed */
     if (test_set) TWI_TRY(prepare(test));
     if (!trainer->rehearses) TWI_TRY(twi_recovery_begin(trainer, trainer->loaded));
-    TWI_TRY(finish(train, test_set ? least_bytes(test) : 0));
+    size_t least = 0;
+    if (test_set) TWI_TRY(least_bytes(&least, test));
+    TWI_TRY(finish(train, least));
     return test_set ? finish(test, 0) : TW_OK;
 }
 

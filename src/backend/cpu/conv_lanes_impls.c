@@ -107,6 +107,9 @@ static tw_status keep_tiling(twi_cpu_site *site, twi_lanes_tiling tiling) {
     site->state[0] = kept;
     return TW_OK;
 }
+static tw_status scratch_bytes(twi_cpu_site *site, int64_t floats) {
+    return twi_mul_size(&site->worker_bytes, (size_t)floats, sizeof(float), "convolution scratch");
+}
 static twi_lanes_tiling tiling_of(const twi_cpu_site *site) { return *(const twi_lanes_tiling *)site->state[0]; }
 static void release(twi_cpu_site *site) { twi_put(site->memory, site->state[0]); }
 
@@ -115,8 +118,7 @@ static void release(twi_cpu_site *site) { twi_put(site->memory, site->state[0]);
 static tw_status prepare_forward(twi_cpu_site *site, const twi_call *call, const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    site->worker_bytes =
-        (size_t)lanes_for(site->isa)->forward_scratch(&s, NULL, pool_of(call, r, &pool)) * sizeof(float);
+    TWI_TRY(scratch_bytes(site, lanes_for(site->isa)->forward_scratch(&s, NULL, pool_of(call, r, &pool))));
     return keep_tiling(site, lanes_for(site->isa)->forward_tiling(&s));
 }
 
@@ -133,9 +135,9 @@ static void run_forward(const twi_cpu_site *site, const twi_call *call, const tw
 static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *call, const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    site->worker_bytes =
-        (size_t)lanes_for(site->isa)->forward_scratch(&s, pool_of(call, r, &pool), NULL) * sizeof(float);
-    site->shared_bytes = (size_t)twi_shape_count(&call->operand[r->w].shape) * sizeof(float);
+    TWI_TRY(scratch_bytes(site, lanes_for(site->isa)->forward_scratch(&s, pool_of(call, r, &pool), NULL)));
+    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)twi_shape_count(&call->operand[r->w].shape), sizeof(float),
+                         "convolution weights"));
     return keep_tiling(site, lanes_for(site->isa)->forward_tiling(&s));
 }
 
@@ -164,8 +166,7 @@ static void run_backward_data(const twi_cpu_site *site, const twi_call *call, co
 static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *call, const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    site->worker_bytes =
-        (size_t)lanes_for(site->isa)->backward_weights_scratch(&s, pool_of(call, r, &pool)) * sizeof(float);
+    TWI_TRY(scratch_bytes(site, lanes_for(site->isa)->backward_weights_scratch(&s, pool_of(call, r, &pool))));
     return keep_tiling(site, lanes_for(site->isa)->weights_tiling(&s));
 }
 
@@ -195,8 +196,7 @@ static const char *refuse_bias(const twi_call *call, twi_isa isa) { return refus
 
 static tw_status prepare_bias(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    site->worker_bytes = (size_t)lanes_for(site->isa)->bias_relu_scratch(main->operand[0].shape.dim[1]) * sizeof(float);
-    return TW_OK;
+    return scratch_bytes(site, lanes_for(site->isa)->bias_relu_scratch(main->operand[0].shape.dim[1]));
 }
 
 static void run_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {

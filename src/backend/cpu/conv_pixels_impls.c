@@ -60,9 +60,9 @@ static tw_status prepare(twi_cpu_site *site, const twi_call *main, const roles *
     twi_pixels_pool pool;
     const twi_conv_shape s = shape_of(main, r);
     const twi_pixels *pixels = TWI_FOR_ISA(site->isa, pixels);
-    site->shared_bytes = (size_t)pixels->packed(&s) * sizeof(float);
-    site->worker_bytes = (size_t)pixels->scratch(&s, pool_of(main, r, &pool)) * sizeof(float);
-    return TW_OK;
+    const size_t scratch = (size_t)pixels->scratch(&s, pool_of(main, r, &pool));
+    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)pixels->packed(&s), sizeof(float), "convolution weights"));
+    return twi_mul_size(&site->worker_bytes, scratch, sizeof(float), "convolution scratch");
 }
 
 static void begin(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, const roles *r) {

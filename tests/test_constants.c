@@ -5,8 +5,8 @@
 #include "golden/frozen_norm.h"
 #include "program_net.h"
 #include "user_ops.h"
+#include "worker_sleeps.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,6 +172,51 @@ static void test_norms_vanish_into_weights(void **state) {
         tw_program_destroy(training);
         tw_program_destroy(program);
         tw_program_destroy(plain);
+        close_net(&n);
+    }
+}
+
+/* Weights and bias that a norm went into are rounded to the program's type, as the norm's result would have been. In each of
+ * three layers input, weights, bias, product and norm are rounded, by half a unit at most, and such errors add up by their
+ * squares. */
+static void test_norms_vanish_in_halves(void **state) {
+    (void)state;
+    enum { ROUNDINGS = 3 * 5 };
+    static const struct {
+        tw_precision precision;
+        double half_unit;
+    } types[] = {{TW_PRECISION_BF16, 0x1p-9}, {TW_PRECISION_F16, 0x1p-12}};
+    static const struct {
+        tw_value *(*build)(tw_model *, tw_value *);
+        int folds;
+    } nets[] = {{recorded, 2}, {various, 3}};
+    for (size_t k = 0; k < sizeof nets / sizeof *nets; k++) {
+        net n;
+        float expected[BATCH * CLASSES], found[BATCH * CLASSES];
+        open(&n, nets[k].build);
+        tw_program *training = make(&n, BATCH, false);
+        for (int i = 0; i < 3; i++) train(&n, training);
+        oracle(&n, nets[k].build, expected);
+        for (int t = 0; t < 2; t++)
+            for (int plain = 0; plain < 2; plain++) {
+                tw_program *program;
+                CHECK_OK(tw_program_create(&program, n.model, BATCH,
+                                           TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1,
+                                                      .no_fusion = plain, .precision = types[t].precision)));
+                assert_int_equal(steps_of(program, "batch_norm.fold"), plain ? 0 : nets[k].folds);
+                answer(&n, program, BATCH, found);
+                double away = 0, norm = 0;
+                for (int i = 0; i < BATCH * CLASSES; i++) {
+                    away += pow((double)found[i] - (double)expected[i], 2);
+                    norm += pow((double)expected[i], 2);
+                }
+                if (!(sqrt(away) <= sqrt(ROUNDINGS * norm) * types[t].half_unit))
+                    fail_msg("net %zu in %s%s: answers are %.2g away, by %.3g roundings", k,
+                             tw_precision_name(types[t].precision), plain ? ", unfused" : "", sqrt(away),
+                             sqrt(away / norm) / types[t].half_unit);
+                tw_program_destroy(program);
+            }
+        tw_program_destroy(training);
         close_net(&n);
     }
 }
@@ -371,52 +416,6 @@ static void test_runs_take_no_memory(void **state) {
     close_net(&n);
 }
 
-enum { STRANGERS = 16 };
-
-/* Threads that are none of a context: this one, and what a sanitizer keeps. */
-typedef struct strangers {
-    int count;
-    long thread[STRANGERS];
-} strangers;
-
-static bool is_stranger(const strangers *known, long thread) {
-    for (int i = 0; i < known->count; i++)
-        if (known->thread[i] == thread) return true;
-    return thread <= 0;
-}
-
-static strangers find_strangers(void) {
-    strangers found = {0};
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    for (const struct dirent *task; (task = readdir(tasks));) {
-        assert_true(found.count < STRANGERS);
-        found.thread[found.count++] = strtol(task->d_name, NULL, 10);
-    }
-    closedir(tasks);
-    return found;
-}
-
-/* How often the other threads have gone to sleep. */
-static long sleeps_of_workers(const strangers *known) {
-    long sum = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    for (const struct dirent *task; (task = readdir(tasks));) {
-        char path[300], line[256];
-        const long thread = strtol(task->d_name, NULL, 10);
-        if (is_stranger(known, thread)) continue;
-        snprintf(path, sizeof path, "/proc/self/task/%ld/status", thread);
-        FILE *file = fopen(path, "r");
-        long switches;
-        while (file && fgets(line, sizeof line, file))
-            if (sscanf(line, "voluntary_ctxt_switches: %ld", &switches) == 1) sum += switches;
-        if (file) fclose(file);
-    }
-    closedir(tasks);
-    return sum;
-}
-
 /* One image is one worker's: the others sleep on, but for what is done once. */
 static void test_one_image_wakes_nobody(void **state) {
     (void)state;
@@ -427,7 +426,7 @@ static void test_one_image_wakes_nobody(void **state) {
     static float image[3 * 32 * 32];
     float logits[10];
     long before = 0;
-    const strangers known = find_strangers();
+    const threads_known known = threads_find();
     open_net(&n, resnet20, 3, 32);
     tw_program *program = answering(&n, 1, false, 0);
     for (int i = 0; i < RUNS + FEW; i++) {
@@ -435,10 +434,10 @@ static void test_one_image_wakes_nobody(void **state) {
         CHECK_OK(tw_program_run(program));
         CHECK_OK(tw_program_read(program, n.logits, logits, 10));
         nanosleep(&while_spinning, NULL);
-        if (i + 1 == FEW) before = sleeps_of_workers(&known);
+        if (i + 1 == FEW) before = threads_sleeps_of_others(&known);
     }
     assert_true(before > 0);
-    const long woken = sleeps_of_workers(&known) - before;
+    const long woken = threads_sleeps_of_others(&known) - before;
     if (woken > FEW) fail_msg("%d runs woke a worker %ld times", RUNS, woken);
     tw_program_destroy(program);
     close_net(&n);
@@ -447,6 +446,7 @@ static void test_one_image_wakes_nobody(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_those_of_pytorch),
+        cmocka_unit_test(test_norms_vanish_in_halves),
         cmocka_unit_test(test_norms_vanish_into_weights),
         cmocka_unit_test(test_answers_follow_training),
         cmocka_unit_test(test_answers_follow_statistics),

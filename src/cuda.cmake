@@ -83,6 +83,10 @@ target_include_directories(talweg_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS
 target_compile_options(talweg_cuda PRIVATE $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wpedantic>
                        $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>
                        $<$<AND:$<BOOL:${TALWEG_WERROR}>,$<COMPILE_LANGUAGE:C>>:-Werror>)
+if(TALWEG_WERROR) # nor may a kernel's variables leave the registers
+    target_compile_options(talweg_cuda PRIVATE
+                           "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=-warn-spills;-Xcompiler=-Werror>")
+endif()
 target_link_libraries(talweg_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
 target_link_options(talweg_cuda PRIVATE LINKER:--version-script=${TALWEG_CUDA_EXPORTS} LINKER:--no-undefined)
 if(talweg_cudnn_found)

@@ -6,12 +6,10 @@
  * Where the environment variable TALWEG_TEST_DEVICE names a device: instead what that device makes of it, with and without
  * fusion, against the specification in double.
  * test_ops NAME checks one op. */
-#define _POSIX_C_SOURCE 200809L /* setenv */
 #include "check_device.h"
 
 #include "op_check/case_run.h"
 
-#include "backend/cpu/cpu.h"
 #include "program/program.h"
 
 #include <math.h>
@@ -207,10 +205,11 @@ static void run_double(op_check *check, case_data *data, case_results results[2]
 /* ---- one case, one op ---- */
 
 static void compare_fast(op_check *check, const case_data *data, const case_results expected[2]) {
-    static const char *const isas[] = {"baseline", "avx2", "avx512"};
-    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
-        assert_int_equal(setenv("TALWEG_CPU", isas[i], 1), 0);
-        if (strcmp(twi_cpu_isa_name(twi_cpu_isa()), isas[i]) != 0) continue; /* not on this processor */
+    enum { ISAS = 3 };
+    static const char *const all[ISAS] = {"baseline", "avx2", "avx512"};
+    const char *isas[ISAS];
+    const int count = case_choose_isas(all, ISAS, isas);
+    for (int i = 0; i < count; i++) {
         case_results one[2] = {{0}}, two[2] = {{0}};
         const case_setting alone = {isas[i], &twi_registry_builtin, isas[i], 1, true, NULL, TW_PRECISION_F32};
         const case_setting together = {isas[i], &twi_registry_builtin, isas[i], 2, true, NULL, TW_PRECISION_F32};

@@ -3,12 +3,10 @@
  * of what lies between and comes out; and 2 threads against 1, bit for bit. Distances are of whole results, by their
  * norms: a value that rounding moves over the kink of a relu moves one element by all it is.
  * Where TALWEG_TEST_DEVICE names a device: what that makes of them instead. test_ops_half NAME checks one op. */
-#define _POSIX_C_SOURCE 200809L /* setenv */
 #include "check_device.h"
 
 #include "op_check/case_run.h"
 
-#include "backend/cpu/cpu.h"
 #include "base/half.h"
 #include "program/program.h"
 
@@ -186,10 +184,11 @@ static void draw(const op_check *check, const case_setting *setting, case_data *
 }
 
 static void check_cpu(op_check *check, const case_data *data, const case_results expected[2]) {
-    static const char *const isas[] = {"specification", "baseline", "avx2", "avx512", "avx512_bf16"};
-    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
-        assert_int_equal(setenv("TALWEG_CPU", isas[i], 1), 0);
-        if (strcmp(twi_cpu_isa_name(twi_cpu_isa()), isas[i]) != 0) continue; /* not on this processor */
+    enum { ISAS = 5 };
+    static const char *const all[ISAS] = {"specification", "baseline", "avx2", "avx512", "avx512_bf16"};
+    const char *isas[ISAS];
+    const int count = case_choose_isas(all, ISAS, isas);
+    for (int i = 0; i < count; i++) {
         const tw_precision precision = check->type->precision;
         case_results one[2] = {{0}}, two[2] = {{0}};
         const case_setting alone = {isas[i], &twi_registry_builtin, isas[i], 1, true, NULL, precision};

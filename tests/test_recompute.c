@@ -7,7 +7,7 @@ enum { CLASSES = 10, BATCH_MOST = 24 };
 /* A device that is named may be an emulated one, which is slow. */
 static int side(void) { return check_device() ? 8 : 16; }
 static int batch_of(void) { return check_device() ? 5 : BATCH_MOST; }
-static int step_count(void) { return check_device() ? 2 : 20; }
+static int step_count(void) { return check_device() ? 2 : check_sampled() ? 5 : 20; }
 
 /* ---- nets ---- */
 

@@ -3,7 +3,8 @@
 file(GLOB stand_ins CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cu*_stand_in*.cpp)
 # They work for the device, on the host's stack: what they touch, ThreadSanitizer is told by emu_enqueue.
 set_source_files_properties(${stand_ins} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
-add_library(emulated_cuda SHARED ${TALWEG_CUDA_SOURCES} ${TALWEG_CUDA_KERNELS} ${stand_ins})
+add_library(emulated_cuda SHARED ${TALWEG_CUDA_SOURCES} $<TARGET_OBJECTS:emulated_kernels> ${PROJECT_SOURCE_DIR}/kernels/probe.cu
+            ${stand_ins})
 talweg_emulated(emulated_cuda)
 set_target_properties(emulated_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}
                       LINK_DEPENDS ${TALWEG_CUDA_EXPORTS} C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden)

@@ -1,6 +1,7 @@
 /* Every CUDA kernel against its specification, on the emulated device: every op on all of its cases, fused and not, in
  * f32, f16 and bf16, in several layouts, in place where a kernel may be; and the steps that every training program ends with.
- * test_kernels NAME checks one op; "small" in place of a name takes what ThreadSanitizer manages. */
+ * test_kernels NAME checks one op; in place of a name, "sampled" runs each program in some of the settings, in turn, and
+ * "small" what ThreadSanitizer manages. */
 #include "kernel_check.h"
 
 #include "backend/cuda/kernel_table.h"
@@ -29,14 +30,20 @@ static const kernel_setting settings[] = {
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
+/* The settings that a program is run in when they are sampled: every fourth, the next one begins one further. */
+enum { SAMPLED = 4 };
+
 static kernel_seen seen;
-static bool small;
+static bool small, sampled;
+static int turn;
 
 static bool is_large(const twi_case *c) { return strncmp(c->name, "large", 5) == 0; }
 
 static void check_program(const case_graph *graph, const tw_program *program, const case_data *data, int *failures) {
+    const int of_turn = turn++ % SAMPLED;
     for (int s = 0; s < SETTINGS; s++)
-        if (!small || s < 2) kernel_check(graph, program, data, &settings[s], &seen, failures);
+        if (small ? s < 2 : !sampled || s % SAMPLED == of_turn)
+            kernel_check(graph, program, data, &settings[s], &seen, failures);
 }
 
 static void check_case(const twi_op *op, const twi_case *c, int *failures) {
@@ -67,6 +74,7 @@ static void check_op(void **state) {
     for (const twi_case *c = op->cases; c->name; c++) {
         if (small && is_large(c)) continue;
         int before = failures;
+        turn++; /* most cases have as many programs as there are turns */
         check_case(op, c, &failures);
         if (failures > before) print_error("%s, case '%s'\n", op->name, c->name);
     }
@@ -296,6 +304,7 @@ int main(int argc, char **argv) {
     struct CMUnitTest tests[TESTS];
     size_t count = 0;
     small = argc > 1 && strcmp(argv[1], "small") == 0;
+    sampled = argc > 1 && strcmp(argv[1], "sampled") == 0;
     for (const twi_op *const *op = twi_registry_builtin.ops; *op && count < TESTS - 7; op++)
         if ((*op)->build_case && !(*op)->asked)
             tests[count++] = (struct CMUnitTest){(*op)->name, check_op, NULL, NULL, (void *)(uintptr_t)*op};
@@ -306,6 +315,6 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(casts);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_kernel_record_ran);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(nothing_is_left_on_the_device);
-    if (argc > 1 && !small) cmocka_set_test_filter(argv[1]);
+    if (argc > 1 && !small && !sampled) cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests("kernels", tests, count, NULL, NULL);
 }

@@ -3,7 +3,9 @@
 
 #include "case_graph.h"
 
+#include "backend/cpu/cpu.h"
 #include "base/context.h"
+#include "check_device.h"
 #include "program/model.h"
 
 #include <stdlib.h>
@@ -134,4 +136,16 @@ tw_program *case_graph_compile(const case_graph *graph, bool train, tw_value *co
                                          .gradient_count = gradient_count, .no_fusion = !graph->setting->fuse,
                                          .precision = graph->setting->precision)));
     return program;
+}
+
+int case_choose_isas(const char *const *names, int count, const char **chosen) {
+    static int turn;
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(setenv("TALWEG_CPU", names[i], 1), 0);
+        if (strcmp(twi_cpu_isa_name(twi_cpu_isa()), names[i]) == 0) chosen[found++] = names[i];
+    }
+    if (!check_sampled() || found == 0) return found;
+    chosen[0] = chosen[turn++ % found];
+    return 1;
 }

@@ -48,6 +48,9 @@ void case_graph_close(case_graph *graph);
 /* The case's program; training also computes all gradients. watched: further values to keep readable. */
 tw_program *case_graph_compile(const case_graph *graph, bool train, tw_value *const *watched, int watched_count);
 
+/* Those of these instruction sets that this processor has; where checks are sampled one of them, another with every call. */
+int case_choose_isas(const char *const *names, int count, const char **chosen);
+
 /* Ends the running test, with the library's words, on a failure. */
 #define CASE_DO(call) case_expect_ok((call), #call)
 void case_expect_ok(tw_status status, const char *what);

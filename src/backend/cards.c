@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Documents by NVIDIA, named once. */
+/* Documents by NVIDIA, named once. Which figures were compared with what is in docs/choosing-a-gpu.md. */
 #define TURING "NVIDIA Turing GPU Architecture, white paper"
-#define GA102 "NVIDIA Ampere GA102 GPU Architecture, white paper"
-#define ADA "NVIDIA Ada GPU Architecture, white paper"
+#define GA102 "NVIDIA Ampere GA102 GPU Architecture, white paper V2.0"
+#define ADA "NVIDIA Ada GPU Architecture, white paper V2.01"
 #define BLACKWELL "NVIDIA RTX Blackwell GPU Architecture, white paper"
 #define SHEET(card) "NVIDIA " card " data sheet"
 #define HALF_OF_SPARSE "; rates of tensor cores are half of those with sparsity"
@@ -46,7 +46,7 @@ static const row rows[] = {
     {"h200",      "NVIDIA H200",                90, 132, 141,  61440, 1980, 4800,   67,  495,  989,   989, SHEET("H200 SXM") HALF_OF_SPARSE, NULL},
     {"gh200",     "NVIDIA GH200 96GB",          90, 132,  96,  61440, 1980, 4000,   67,  495,  989,   989, SHEET("GH200 Grace Hopper") HALF_OF_SPARSE, "NVIDIA GH200"},
     {"gh200-144", "NVIDIA GH200 144GB",         90, 132, 144,  61440, 1980, 4900,   67,  495,  989,   989, SHEET("GH200 Grace Hopper") HALF_OF_SPARSE, "NVIDIA GH200"},
-    {"b200",      "NVIDIA B200",               100, 148, 180, 129024, 1965, 8000,   75, 1125, 2250,  2250, "NVIDIA DGX B200 and HGX B200 data sheets, an eighth of eight" HALF_OF_SPARSE, NULL},
+    {"b200",      "NVIDIA B200",               100, 148, 180, 129024, 1965, 7700,   75, 1125, 2250,  2250, "NVIDIA GB200 NVL72 and HGX B200 technical specifications, one GPU" HALF_OF_SPARSE, NULL},
     {"rtx5080",   "NVIDIA GeForce RTX 5080",   120,  84,  16,  65536, 2617,  960, 56.3, 56.3,112.6, 112.6, BLACKWELL, NULL},
     {"rtx5090",   "NVIDIA GeForce RTX 5090",   120, 170,  32,  98304, 2407, 1792,104.8,104.8,209.5, 209.5, BLACKWELL, NULL},
 };

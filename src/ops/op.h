@@ -136,6 +136,7 @@ struct twi_op {
     int attr_count;
     size_t attr_size;          /* bytes of the attribute struct */
     const twi_attr *frozen;    /* ops that train with statistics over the batch: the TWI_ATTR_BOOL by which they do not; NULL: others */
+    bool completes;            /* what makes its first input is part of its layer, and the name is its own: a bias behind a product */
     tw_status (*infer)(twi_infer *infer);
     void (*forward)(twi_lower *lower);
     void (*backward)(twi_lower *lower); /* NULL: no gradient flows through */

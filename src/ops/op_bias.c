@@ -113,6 +113,7 @@ const twi_op TWI_NAME(twi_op_bias) = {
     .inputs_min = 2,
     .inputs_max = 2,
     .outputs = 1,
+    .completes = true,
     .infer = infer,
     .forward = forward,
     .backward = backward,

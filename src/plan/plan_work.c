@@ -44,21 +44,33 @@ static double seconds_on(const tw_card *card, const twi_planned_step *step, bool
 
 /* ---- lists ---- */
 
+/* Names that are too long are cut. */
+static bool is_called(const twi_planned_work *work, const char *name, size_t length) {
+    const size_t kept = length < sizeof work->name ? length : sizeof work->name - 1;
+    return strlen(work->name) == kept && strncmp(work->name, name, kept) == 0;
+}
+
 /* The entry of a name, which is added if it is new; the list has room. */
 static int entry(twi_planned_work *list, int *count, const char *name, size_t length) {
     for (int i = 0; i < *count; i++)
-        if (strlen(list[i].name) == length && strncmp(list[i].name, name, length) == 0) return i;
+        if (is_called(&list[i], name, length)) return i;
     snprintf(list[*count].name, sizeof list->name, "%.*s", (int)length, name);
     list[*count].sum = (tw_plan_work)TW_PLAN_WORK_INIT;
     return (*count)++;
 }
 
-/* "conv1.product" is the inner part of the layer "conv1". */
-static size_t layer_length(const char *label) {
-    static const char inner[] = ".product";
-    const size_t length = strlen(label), tail = sizeof inner - 1;
-    const size_t layer = length > tail && strcmp(label + length - tail, inner) == 0 ? length - tail : length;
-    return layer < sizeof((twi_planned_work *)0)->name ? layer : sizeof((twi_planned_work *)0)->name - 1;
+/* The layer that a node of that name is part of. */
+static const char *layer_of(const tw_plan *plan, const char *label) {
+    const twi_graph *graph = &plan->model->graph;
+    const tw_value *made = twi_graph_find(graph, label);
+    for (int i = 0; made && i < graph->node_count; i++)
+        if (graph->node[i]->op->completes && graph->node[i]->input[0] == made) return graph->node[i]->name;
+    return label;
+}
+
+static int add_layer(tw_plan *plan, const char *label) {
+    const char *layer = layer_of(plan, label);
+    return entry(plan->layer, &plan->layer_count, layer, strlen(layer));
 }
 
 static void add_step(tw_plan *plan, const twi_step *step) {
@@ -67,7 +79,7 @@ static void add_step(tw_plan *plan, const twi_step *step) {
     twi_program_call(plan->program, step, 0, &call);
     *planned = (twi_planned_step){
         .kind = entry(plan->kind, &plan->kind_count, step->kernel->name, strcspn(step->kernel->name, ".")),
-        .layer = step->node ? entry(plan->layer, &plan->layer_count, step->label, layer_length(step->label)) : -1,
+        .layer = step->node ? add_layer(plan, step->label) : -1,
         .updates = step->segment >= plan->program->update_segment,
         .rate = rate_of(&call),
         .bytes = twi_program_step_bytes(plan->program, step),
@@ -85,10 +97,9 @@ static void add_to(tw_plan_work *sum, const twi_planned_step *step, double times
 static void add_memory(void *user, const char *label, twi_share share, size_t bytes) {
     tw_plan *plan = user;
     if (share != TWI_SHARE_ACTIVATION && share != TWI_SHARE_GRADIENT) return;
-    const size_t length = layer_length(label);
+    const char *layer = layer_of(plan, label);
     for (int i = 0; i < plan->layer_count; i++)
-        if (strlen(plan->layer[i].name) == length && strncmp(plan->layer[i].name, label, length) == 0)
-            plan->layer[i].sum.memory_bytes += bytes;
+        if (is_called(&plan->layer[i], layer, strlen(layer))) plan->layer[i].sum.memory_bytes += bytes;
 }
 
 /* All that is kept for a learned element, in bytes. */
@@ -109,7 +120,7 @@ static void add_parameters(tw_plan *plan) {
         const size_t length = dot ? (size_t)(dot - parameter->name) : strlen(parameter->name);
         const double elements = (double)twi_shape_count(&parameter->shape);
         for (int i = 0; i < plan->layer_count; i++)
-            if (strlen(plan->layer[i].name) == length && strncmp(plan->layer[i].name, parameter->name, length) == 0)
+            if (is_called(&plan->layer[i], parameter->name, length))
                 plan->layer[i].sum.memory_bytes += (size_t)(elements * (parameter->learned ? learned : kept));
     }
 }

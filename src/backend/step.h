@@ -166,7 +166,7 @@ struct twi_kernel {
     const struct twi_user_op *user;
     bool nondeterministic; /* equal operands may give other bits */
     bool pure; /* what it writes depends on its operands and attributes alone: of constants it makes constants */
-    /* Of a kernel that goes by sample: the name of one that takes the same operands and gives the same by range, each part with a part of the
+    /* Of a kernel that goes by sample: the name of one that takes the same operands and gives the same, up to the order of sums, by range, each part with a part of the
      * weights, or of their gradients, that are operand `range_of`. NULL: there is none. */
     const char *by_range;
     uint8_t range_of;

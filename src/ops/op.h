@@ -145,7 +145,8 @@ struct twi_op {
     tw_value *(*build_case)(twi_builder *builder, const twi_case *c);
     const char *fused;         /* kernel that must appear when a case is compiled with fusion (fused ops); NULL: none */
     bool untrained;            /* it does so in programs without training, and in no other */
-    bool asked;                /* it does so only where the back end has an implementation, which may be for "large" cases alone */
+    bool asked;                /* it does so only where the back end has an implementation, which may be for "large" cases alone; without `fused`: a
+                                * pass takes its kernels on back ends that go chunk by chunk, and others need none */
 };
 
 /* The ops of a context: those of ops.def, in float or, for the double checks, in double; and a user's. */

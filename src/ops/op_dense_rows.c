@@ -2,7 +2,7 @@
  * and all samples; with the bias, and with bias and relu.
  *
  * What op_dense.c and fused_dense_bias_relu.c do by samples. Here a worker reads rows of w of its own, those that it writes
- * when they are updated, and all of x. Put in their place by a pass (src/program/spread.c) alone. */
+ * when they are updated, and all of x. Put in their place by a pass (src/program/ranges.c) alone. */
 #include "kernels.h"
 
 /* ---- specification ---- */

@@ -165,7 +165,8 @@ tw_status twi_program_refuse(const tw_program *program, size_t limit, size_t flo
     return TWI_FAIL(
         TW_ERROR_OUT_OF_MEMORY,
         "the memory limit of %s (%zu bytes) cannot be kept: the least that batch %lld%s was planned with is %s (%zu "
-        "bytes): parameters %s, gradients %s, optimizer %s%s, activations and workspaces %s; raise the limit, or use a "
+        "bytes): parameters %s, gradients %s, optimizer and snapshots %s%s, activations and workspaces %s; raise the "
+        "limit, or use a "
         "smaller batch or model",
         twi_quantity((double)limit, "B", limit_text), limit, (long long)program->batch,
         recompute == TW_RECOMPUTE_OFF && program->train ? ", without recomputation," : "",

@@ -101,7 +101,7 @@ tw_status twi_program_tell_need(const tw_program *program, tw_status status) {
     char parameters[TWI_QUANTITY_TEXT], gradients[TWI_QUANTITY_TEXT], state[TWI_QUANTITY_TEXT],
         arena[TWI_QUANTITY_TEXT], scratch[TWI_QUANTITY_TEXT];
     return twi_fail_within(
-        status, "batch %lld takes parameters %s, gradients %s, optimizer %s, activations %s, workspaces %s",
+        status, "batch %lld takes parameters %s, gradients %s, optimizer and snapshots %s, activations %s, workspaces %s",
         (long long)program->batch, twi_quantity((double)need.parameters, "B", parameters),
         twi_quantity((double)need.gradients, "B", gradients), twi_quantity((double)need.state, "B", state),
         twi_quantity((double)program->arena_bytes, "B", arena),

@@ -1,5 +1,5 @@
-/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, spread, constants,
- * schedule, lanes, choose, memory_plan, prepare; then run. The four in the middle are made to keep a limit of memory by budget.c. Buffers are in
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, ranges, constants,
+ * schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are made to keep a limit of memory by budget.c. Buffers are in
  * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
@@ -56,7 +56,7 @@ typedef struct twi_step {
     uint8_t dtype; /* what its TWI_REAL operands are stored in: tw_dtype */
     bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
-    bool spread;   /* spread pass: by ranges, where records of its kind go by samples */
+    bool ranged;   /* ranges pass: goes by ranges, where records of its kind go by samples */
     bool again;    /* does once more what a forward step did: recompute.c */
     bool constant; /* constants pass: runs only where parameters or statistics have changed since */
     int order;     /* constants pass: its place among the steps */
@@ -112,7 +112,7 @@ struct tw_program {
     bool train, fuse, record;
     bool accumulate; /* sums gradients over a window of runs */
     bool plan_only;  /* takes no memory of the device, and cannot run */
-    bool counted;    /* and yet others are planned beside it, as if it were there */
+    bool counted;    /* its memory is counted all the same, in plans of others */
     tw_precision precision; /* never AUTO */
     tw_dtype half;          /* F16 or BF16, where anything is stored so; else F32 */
     bool half_weights;      /* steps read weights in it */
@@ -228,8 +228,8 @@ bool twi_is_constant(const tw_program *program, int buffer);
 tw_status twi_swap_steps(tw_program *program);
 /* fuse.c: would that step become part of a larger one that the back end was asked about? */
 tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
-/* spread.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by samples. */
-tw_status twi_pass_spread(tw_program *program);
+/* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by samples. */
+tw_status twi_pass_ranges(tw_program *program);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
 tw_status twi_schedule_segments(tw_program *program);
@@ -242,7 +242,7 @@ tw_status twi_pass_memory_plan(tw_program *program);
 /* budget.c: the passes from schedule to memory_plan, more than once where a limit of memory asks for it. Errors: OUT_OF_MEMORY, which
  * names the least that it can be planned with. */
 tw_status twi_program_plan(tw_program *program, const tw_program_options *options);
-/* Fails, naming a limit and the least that would do, and what that consists of: the program's is the batch. */
+/* Fails, naming a limit and the least that would do, and what that consists of. The batch named is the program's. */
 tw_status twi_program_refuse(const tw_program *program, size_t limit, size_t floor, tw_recompute recompute);
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);

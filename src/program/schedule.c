@@ -31,7 +31,7 @@ static bool awaited(const tw_program *program, int at) {
 }
 
 /* Ranged steps of the backward that nobody waits for (weight gradients of dense layers) go to its end: they would cut segments. Those that
- * a pass has spread stay: they are heavy, so that a cut costs them little, and what they read need not be kept. */
+ * the ranges pass made stay: they are heavy, so that a cut costs them little, and what they read need not be kept. */
 static tw_status sink_ranged(tw_program *program) {
     if (program->step_count == 0) return TW_OK; /* what is read is what was fed */
     twi_step *sorted;
@@ -43,7 +43,7 @@ static tw_status sink_ranged(tw_program *program) {
         bool backward = program->step[begin].part == TWI_PART_BACKWARD;
         for (int sunk = 0; sunk < 2; sunk++)
             for (int i = begin; i < end; i++)
-                if ((backward && program->step[i].kernel->split == TWI_BY_RANGE && !program->step[i].spread &&
+                if ((backward && program->step[i].kernel->split == TWI_BY_RANGE && !program->step[i].ranged &&
                      !awaited(program, i)) == sunk)
                     sorted[count++] = program->step[i];
     }

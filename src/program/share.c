@@ -86,7 +86,7 @@ tw_status twi_program_share_arena(tw_program *program) {
     for (int i = 0; i < PARTS && status == TW_OK; i++)
         if (grows(&part[i]))
             status = context->backend->get(context, &larger[i], part[i].wanted ? part[i].wanted : 1, part[i].name);
-    if (status) { /* nothing has moved */
+    if (status) { /* others keep what they have, unless it went first */
         context->backend->put(context, larger[0]);
         return status;
     }

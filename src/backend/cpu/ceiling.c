@@ -67,7 +67,7 @@ __attribute__((target("avx512f,avx512bf16"))) static void dot(measurement *m, in
     m->out[worker].sink = _mm512_cvtss_f32(sum);
     m->out[worker].done = 64.0 * CHAINS * DEPTH * (double)m->rounds;
 }
-static bool has_dot(twi_isa isa) { return isa >= TWI_ISA_AVX512 && __builtin_cpu_supports("avx512bf16"); }
+static bool has_dot(twi_isa isa) { return isa >= TWI_ISA_AVX512_BF16; }
 #else
 static void dot(measurement *m, int worker) { (void)m, (void)worker; }
 static bool has_dot(twi_isa isa) {

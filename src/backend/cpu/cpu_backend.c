@@ -148,7 +148,8 @@ static void copy_share(void *argument, int worker, int workers) {
 }
 
 static tw_status cpu_copy_in(tw_context *context, void *to, const void *from, size_t bytes) {
-    if (bytes < SHARED_COPY_BYTES || bytes > SIZE_MAX / 4096 || !twi_pool_is_awake(context->pool))
+    const bool countable = bytes <= SIZE_MAX / 4096; /* lines times workers */
+    if (bytes < SHARED_COPY_BYTES || !countable || !twi_pool_is_awake(context->pool))
         return cpu_copy(context, to, from, bytes);
     return twi_pool_run(context->pool, copy_share, &(shared_copy){to, from, bytes});
 }

@@ -1,6 +1,6 @@
 /* Halves to vectors of floats and back, for the instruction set that the including file is compiled for: f16 and bf16 as
- * base/half.h converts them, to nearest even, with denormals, infinities and not-a-number kept, whatever the thread's
- * floating-point state is. */
+ * base/half.h converts them, to nearest even, with infinities and not-a-number kept, and denormals too, whatever the
+ * thread's floating-point state is, but where AVX512_BF16 narrows to bf16. */
 #ifndef TWI_CPU_VEC_HALF_H
 #define TWI_CPU_VEC_HALF_H
 

@@ -54,7 +54,7 @@ static void run(setting *s, tw_program *program, int step) {
 }
 
 /* The layers whose product goes by rows, in order. */
-static const char *spread_layers(const tw_program *program, const char *kernel) {
+static const char *ranged_layers(const tw_program *program, const char *kernel) {
     static char names[128];
     names[0] = '\0';
     for (int i = 0; i < program->step_count; i++)
@@ -77,16 +77,16 @@ static void products_of_what_is_fed_go_by_rows(void **state) {
                    *answers = program_of(&s, false, false, TW_PRECISION_F32);
         const char *const kernels[] = {"dense.forward_bias_rows", "dense.forward_bias_relu_rows", "dense.forward_rows"};
         for (int k = 0; k < 3; k++) {
-            assert_string_equal(spread_layers(fused, kernels[k]), k == relu ? "fc1.product " : "");
-            assert_string_equal(spread_layers(single, kernels[k]), k == 2 ? "fc1.product " : "");
-            assert_string_equal(spread_layers(halves, kernels[k]), "");
-            assert_string_equal(spread_layers(answers, kernels[k]), "");
+            assert_string_equal(ranged_layers(fused, kernels[k]), k == relu ? "fc1.product " : "");
+            assert_string_equal(ranged_layers(single, kernels[k]), k == 2 ? "fc1.product " : "");
+            assert_string_equal(ranged_layers(halves, kernels[k]), "");
+            assert_string_equal(ranged_layers(answers, kernels[k]), "");
         }
         close_setting(&s);
     }
     setting s;
     open_setting(&s, 2, true, true);
-    assert_string_equal(spread_layers(program_of(&s, true, false, TW_PRECISION_F32), "dense.forward_bias_relu_rows"),
+    assert_string_equal(ranged_layers(program_of(&s, true, false, TW_PRECISION_F32), "dense.forward_bias_relu_rows"),
                         "");
     close_setting(&s);
 }

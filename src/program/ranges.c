@@ -2,7 +2,7 @@
  * shapes decide, and nothing depends on the number of workers.
  *
  * Forward: a weight that is trained is written by one worker, where the optimizer's range has it, and read by all that take
- * samples: half of it and more travels from cache to cache, twice a step. Where nobody else reads the weight, and the samples
+ * samples: it travels from cache to cache, twice a step. Where nobody else reads the weight, and the samples
  * are what the program was fed, which all workers read for its gradient anyhow, the product goes by rows of the weight
  * instead: a row then stays with its worker. No bit changes.
  *
@@ -11,8 +11,8 @@
  * ranges every part is summed over the whole batch, and written once. */
 #include "program.h"
 
-#define SPREAD_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */
-#define HEAVY_BYTES ((size_t)1 << 20)   /* sums that are smaller stay in caches */
+#define SHARED_WEIGHT_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */
+#define HEAVY_SUM_BYTES ((size_t)1 << 20)   /* sums that are smaller stay in caches */
 
 static int readers_of(const tw_program *program, int parameter) {
     int readers = 0;
@@ -38,7 +38,7 @@ static bool reads_only_inputs(const tw_program *program, const twi_step *step) {
 
 static bool keeps_rows_in_place(const tw_program *program, const twi_step *step) {
     const twi_buffer *weight = &program->buffer[twi_program_root(program, step->operand[step->kernel->range_of])];
-    return weight->source == TWI_SOURCE_VALUES && weight->bytes >= SPREAD_BYTES &&
+    return weight->source == TWI_SOURCE_VALUES && weight->bytes >= SHARED_WEIGHT_BYTES &&
            readers_of(program, weight->parameter) == 1 && reads_only_inputs(program, step);
 }
 
@@ -50,7 +50,7 @@ static bool is_heavy(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
         if (step->operand[o] >= 0 && step->kernel->operand[o].access == TWI_READ)
             read += program->buffer[step->operand[o]].sample_bytes * samples;
-    return sums > HEAVY_BYTES && sums > read;
+    return sums > HEAVY_SUM_BYTES && sums > read;
 }
 
 static bool is_worth_it(const tw_program *program, const twi_step *step) {
@@ -61,13 +61,13 @@ static bool is_worth_it(const tw_program *program, const twi_step *step) {
                                                                 : is_heavy(program, step);
 }
 
-tw_status twi_pass_spread(tw_program *program) {
+tw_status twi_pass_ranges(tw_program *program) {
     const twi_backend *backend = twi_program_context(program)->backend;
     for (int i = 0; i < program->step_count && program->train && backend->chunked; i++) {
         twi_step *step = &program->step[i];
         if (!is_worth_it(program, step)) continue;
         TWI_TRY(twi_program_kernel(program, step->kernel->by_range, &step->kernel));
-        step->spread = true;
+        step->ranged = true;
     }
     return TW_OK;
 }

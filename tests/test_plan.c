@@ -121,8 +121,7 @@ static void the_planned_peak_is_what_is_measured(void **state) {
         assert_true(memory.gradient_bytes < 2 * weights * (scenarios[i].trainer.accumulate > 1 ? 2 : 1));
         const bool adamw = scenarios[i].trainer.optimizer.kind == TW_ADAMW;
         assert_true(memory.optimizer_bytes >= (adamw ? 2 * weights : 0) && memory.optimizer_bytes < 4 * weights);
-        assert_true(memory.other_bytes <
-                    8192); /* control block and normalisation: all else that is asked for by name has a part */
+        assert_true(memory.other_bytes < 16384); /* control block, normalisation: all else has its part, by name */
         if (i == 0) assert_true(memory.data_bytes >= (size_t)scenarios[i].samples * sizeof(int32_t));
         tw_plan_destroy(plan);
         tw_model_destroy(model);

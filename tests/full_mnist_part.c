@@ -31,10 +31,9 @@ static void train_on(const char *device, tw_history_row row[EPOCHS]) {
                *test = first_of(context, folder, TW_TEST, TESTED);
     CHECK_OK(tw_model_create(&model, context));
     CHECK_OK(tw_model_build(model, tw_zoo_lenet5(model, tw_input(model, 1, 28, 28), 10), TW_OPTIONS(model, .seed = 1)));
-    CHECK_OK(tw_trainer_create(
-        &trainer, model,
-        TW_OPTIONS(trainer, .epochs = EPOCHS, .batch = 50, .evaluation_batch = 100,
-                   .optimizer = {.learning_rate = 0.02, .momentum = 0.9f})));
+    CHECK_OK(tw_trainer_create(&trainer, model,
+                               TW_OPTIONS(trainer, .epochs = EPOCHS, .batch = 50, .evaluation_batch = 100,
+                                          .optimizer = {.learning_rate = 0.02, .momentum = 0.9f})));
     CHECK_OK(tw_trainer_fit(trainer, train, test));
     for (int i = 0; i < EPOCHS; i++) {
         CHECK_OK(tw_trainer_get_history(trainer, i, &row[i]));

@@ -68,8 +68,8 @@ static void test_the_first_device_needs_no_number(void **state) {
 
 static void test_malformed_names_are_no_devices(void **state) {
     (void)state;
-    static const char *const names[] = {"cuda:",   "cuda:x",    "cuda:-1",    "cuda:+1", "cuda: 1",
-                                        "cuda:0x", "cuda:0 ",   "cuda:1.5",   "cuda0",   "cuda:99999999999999999999",
+    static const char *const names[] = {"cuda:",   "cuda:x",  "cuda:-1",  "cuda:+1", "cuda: 1",
+                                        "cuda:0x", "cuda:0 ", "cuda:1.5", "cuda0",   "cuda:99999999999999999999",
                                         "CUDA:0",  "plan"};
     arrange(&cases[0]); /* nobody asks for a driver on their account */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

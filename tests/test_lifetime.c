@@ -76,7 +76,8 @@ static void warm(tw_context *context, int side) {
 }
 
 static void assert_flat(long before, long after, const char *what) {
-    if (!SANITIZED && !check_device() && after - before > 2 << 20) fail_msg("%s: %ld bytes of resident memory more", what, after - before);
+    if (!SANITIZED && !check_device() && after - before > 2 << 20)
+        fail_msg("%s: %ld bytes of resident memory more", what, after - before);
 }
 
 static void test_made_and_destroyed(void **state) {
@@ -121,7 +122,8 @@ static void test_failing_again_and_again(void **state) {
         tw_conv2d(model, tw_input(model, 1, 4, 4), 4, 5, NULL);
         assert_int_equal(tw_model_build(model, NULL, NULL), TW_ERROR_SHAPE);
         tw_model_destroy(model);
-        if (round == 0 && check_device()) held = tw_context_get_memory(task_context); /* with what was chosen for 4096 */
+        if (round == 0 && check_device())
+            held = tw_context_get_memory(task_context); /* with what was chosen for 4096 */
         assert_int_equal(tw_context_get_memory(task_context).bytes, held.bytes);
         assert_int_equal(tw_context_get_memory(task_context).blocks, held.blocks);
     }

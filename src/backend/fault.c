@@ -5,8 +5,8 @@ void twi_fault_raise(twi_control *control, tw_status code, int32_t node, int64_t
     twi_fault *fault = &control->fault;
     /* Held for a few instructions, and only when something has gone wrong: spinning is enough. */
     while (atomic_exchange_explicit(&fault->lock, 1, memory_order_acquire)) continue;
-    bool first = !twi_fault_raised(control) || sample < fault->sample ||
-                 (sample == fault->sample && node < fault->node);
+    bool first =
+        !twi_fault_raised(control) || sample < fault->sample || (sample == fault->sample && node < fault->node);
     if (first) {
         fault->node = node;
         fault->sample = sample;

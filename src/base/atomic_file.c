@@ -118,7 +118,8 @@ static tw_status open_new(twi_atomic_file *file, int *descriptor) {
 static tw_status open_descriptor(twi_atomic_file *file, int *descriptor) {
     struct stat info;
     if (stat(file->path, &info) == 0)
-        return S_ISREG(info.st_mode) ? open_replacement(file, &info, descriptor) : open_special(file, &info, descriptor);
+        return S_ISREG(info.st_mode) ? open_replacement(file, &info, descriptor)
+                                     : open_special(file, &info, descriptor);
     return errno == ENOENT && *file->path ? open_new(file, descriptor) : fail(file, "open it for writing");
 }
 

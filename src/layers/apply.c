@@ -2,7 +2,8 @@
 #include "layer.h"
 #include "ops/user_op.h"
 
-tw_value *tw_apply(tw_model *model, const char *op, tw_value *const *inputs, int input_count, const tw_apply_options *given) {
+tw_value *tw_apply(tw_model *model, const char *op, tw_value *const *inputs, int input_count,
+                   const tw_apply_options *given) {
     tw_apply_options o;
     if (!model || model->graph.status) return NULL;
     twi_graph *graph = &model->graph;
@@ -10,7 +11,9 @@ tw_value *tw_apply(tw_model *model, const char *op, tw_value *const *inputs, int
     if (status) return twi_graph_fail(graph, status);
     if (!op || !inputs) return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_apply: op or inputs is NULL"));
     if (!twi_user_op_of(twi_registry_find(graph->registry, op)))
-        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_apply: no op '%.50s' was registered in this context; call tw_op_register first", op));
+        return twi_graph_fail(
+            graph, TWI_FAIL(TW_ERROR_ARGUMENT,
+                            "tw_apply: no op '%.50s' was registered in this context; call tw_op_register first", op));
     return twi_layer_node(model, op, o.name, op, input_count, inputs, o.attrs);
 }
 
@@ -21,10 +24,14 @@ tw_value *tw_weight(tw_model *model, const char *name, int rank, const int64_t *
     tw_status status = twi_options_read(&o, sizeof o, given, "tw_weight");
     if (status) return twi_graph_fail(graph, status);
     if (rank < 1 || rank > TW_MAX_RANK || !dims)
-        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_weight '%s': %d axes; 1 to %d are possible", name ? name : "", rank, TW_MAX_RANK));
-    twi_parameter weight = {.learned = true, .trainable = true, .decayed = o.decayed, .init = o.init, .shape = {.rank = rank}};
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_weight '%s': %d axes; 1 to %d are possible",
+                                              name ? name : "", rank, TW_MAX_RANK));
+    twi_parameter weight = {
+        .learned = true, .trainable = true, .decayed = o.decayed, .init = o.init, .shape = {.rank = rank}};
     for (int i = 0; i < rank; i++) {
-        if (dims[i] < 1) return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_weight '%s': size %lld of axis %d is below 1", name ? name : "", (long long)dims[i], i));
+        if (dims[i] < 1)
+            return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_weight '%s': size %lld of axis %d is below 1",
+                                                  name ? name : "", (long long)dims[i], i));
         weight.shape.dim[i] = dims[i];
     }
     status = twi_shape_check(&weight.shape, "tw_weight"); /* the fans below must not overflow */

@@ -3,8 +3,11 @@
 
 #include <string.h>
 
-static tw_value *conv_norm(tw_model *model, tw_value *x, int64_t channels, int kernel, int stride, const char *conv, const char *norm) {
-    x = tw_conv2d(model, x, channels, kernel, TW_OPTIONS(conv2d, .name = conv, .stride = stride, .padding = kernel / 2, .no_bias = true, .weight_init = {TW_INIT_KAIMING_NORMAL, 0}));
+static tw_value *conv_norm(tw_model *model, tw_value *x, int64_t channels, int kernel, int stride, const char *conv,
+                           const char *norm) {
+    x = tw_conv2d(model, x, channels, kernel,
+                  TW_OPTIONS(conv2d, .name = conv, .stride = stride, .padding = kernel / 2, .no_bias = true,
+                             .weight_init = {TW_INIT_KAIMING_NORMAL, 0}));
     return tw_batch_norm(model, x, TW_OPTIONS(batch_norm, .name = norm));
 }
 
@@ -21,10 +24,12 @@ tw_value *tw_residual(tw_model *model, tw_value *x, int64_t channels, const tw_r
     if (!name) return NULL;
     if (x->shape.rank != 4) {
         char shape[TWI_SHAPE_TEXT];
-        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_SHAPE, "residual '%s': needs images N,C,H,W, got %s '%s'", name, twi_shape_text(&x->shape, shape), x->name));
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_SHAPE, "residual '%s': needs images N,C,H,W, got %s '%s'", name,
+                                              twi_shape_text(&x->shape, shape), x->name));
     }
     if (channels < 1 || channels > INT64_MAX / 4)
-        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "residual '%s': %lld channels are too few or too many", name, (long long)channels));
+        return twi_graph_fail(graph, TWI_FAIL(TW_ERROR_ARGUMENT, "residual '%s': %lld channels are too few or too many",
+                                              name, (long long)channels));
     int stride = o.stride ? o.stride : 1;
     tw_scope_begin(model, o.name ? o.name : name + strlen(graph->scope));
     tw_value *y;

@@ -41,9 +41,9 @@ static int32_t rank_of(const tw_real *x, int64_t stride, int32_t classes, int32_
 static void forward_run(const twi_call *call) {
     const twi_operand *xo = &call->operand[0], *lo = &call->operand[1], *ro = &call->operand[2];
     for (int64_t n = 0; n < xo->shape.dim[0]; n++)
-        TWI_DATA(int32_t, call, 2)[n * ro->stride[0]] =
-            rank_of(TWI_DATA(const tw_real, call, 0) + n * xo->stride[0], xo->stride[1], (int32_t)xo->shape.dim[1],
-                    TWI_DATA(const int32_t, call, 1)[n * lo->stride[0]]);
+        TWI_DATA(int32_t, call, 2)
+        [n * ro->stride[0]] = rank_of(TWI_DATA(const tw_real, call, 0) + n * xo->stride[0], xo->stride[1],
+                                      (int32_t)xo->shape.dim[1], TWI_DATA(const int32_t, call, 1)[n * lo->stride[0]]);
 }
 
 /* ---- kernels ---- */

@@ -41,9 +41,9 @@ static void forward(twi_lower *lower) {
 }
 
 static void backward(twi_lower *lower) {
-    twi_lower_step(lower, &loss_backward, (twi_ref[]){twi_lower_saved(lower, SAVED_LOGP), twi_lower_input(lower, 1),
-                                                      twi_lower_output_gradient(lower, 0),
-                                                      twi_lower_input_gradient(lower, 0)});
+    twi_lower_step(lower, &loss_backward,
+                   (twi_ref[]){twi_lower_saved(lower, SAVED_LOGP), twi_lower_input(lower, 1),
+                               twi_lower_output_gradient(lower, 0), twi_lower_input_gradient(lower, 0)});
 }
 
 /* ---- specification ---- */

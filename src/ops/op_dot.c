@@ -82,8 +82,12 @@ static const twi_kernel dot_backward = {
 
 /* {rank, N, dims...} */
 static const twi_case cases[] = {
-    {"one element", {2, 1, 1}}, {"flat", {2, 5, 17}},      {"images", {4, 2, 3, 4, 5}},
-    {"large", {2, 17, 1001}},   {"vector", {1, 7}},        {"large images", {4, 16, 16, 7, 9}},
+    {"one element", {2, 1, 1}},
+    {"flat", {2, 5, 17}},
+    {"images", {4, 2, 3, 4, 5}},
+    {"large", {2, 17, 1001}},
+    {"vector", {1, 7}},
+    {"large images", {4, 16, 16, 7, 9}},
     {NULL, {0}},
 };
 

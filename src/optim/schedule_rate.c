@@ -7,7 +7,9 @@
 #include <string.h>
 
 tw_status tw_schedule_rate(const tw_optimizer_options *options, int64_t update, double *out) {
-    if (!out || update < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_schedule_rate: out is NULL or update %lld is negative", (long long)update);
+    if (!out || update < 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_schedule_rate: out is NULL or update %lld is negative",
+                        (long long)update);
     tw_optimizer_options chosen;
     twi_schedule_attrs attrs;
     TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_schedule_rate"));

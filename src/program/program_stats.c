@@ -31,7 +31,8 @@ size_t twi_program_workspace_bytes(const tw_program *program) {
         if (bytes > most) most = bytes;
     }
     tw_context *context = twi_program_context(program);
-    const size_t worker = program->worker_bytes - program->scratch_offset; /* what lives within a chunk lies before it */
+    const size_t worker =
+        program->worker_bytes - program->scratch_offset; /* what lives within a chunk lies before it */
     return most + worker * (size_t)context->backend->workers(context);
 }
 

@@ -4,7 +4,9 @@
 
 tw_value *tw_zoo_mlp(tw_model *model, tw_value *x, int count, const int64_t *widths) {
     if (!model) return NULL;
-    if (count < 1 || !widths) return twi_graph_fail(&model->graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_zoo_mlp: %d widths%s; give one or more", count, widths ? "" : " at NULL"));
+    if (count < 1 || !widths)
+        return twi_graph_fail(&model->graph, TWI_FAIL(TW_ERROR_ARGUMENT, "tw_zoo_mlp: %d widths%s; give one or more",
+                                                      count, widths ? "" : " at NULL"));
     for (int i = 0; i < count; i++) {
         x = tw_dense(model, x, widths[i], NULL);
         if (i + 1 < count) x = tw_relu(model, x);

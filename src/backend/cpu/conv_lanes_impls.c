@@ -52,7 +52,8 @@ static const twi_lanes_pool *pool_of(const twi_call *call, const roles *r, twi_l
 
 /* ---- what is taken ---- */
 
-/* Measured limits: with more channels products of patches are faster, larger images leave the caches. */
+/* Limits found by trial on the machines of docs/performance.md: with more channels products of patches are faster, larger
+ * images leave the caches. */
 enum { MOST_CHANNELS = 64, MOST_CHANNELS_OF_WEIGHTS = 24, MOST_FLOATS = 4 << 20 };
 
 /* Scratch at most, in a form that cannot overflow. */

@@ -36,7 +36,8 @@ static const twi_pixels_pool *pool_of(const twi_call *call, const roles *r, twi_
 
 /* ---- what is taken ---- */
 
-/* Measured limits: with more channels others are faster, and larger images leave the first cache. */
+/* Limits found by trial, of which no figures are kept: with more channels others are faster, and larger images leave the
+ * first cache. */
 enum { MOST_IN = 8, MOST_OUT = 64, MOST_FLOATS = 1 << 16 };
 
 static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {

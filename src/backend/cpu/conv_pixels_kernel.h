@@ -196,8 +196,8 @@ static void pool_row(const twi_conv_shape *s, const twi_pixels_pool *pool, int64
     }
 }
 
-static void forward_pooled(const twi_conv_shape *s, const float *image, const float *packed, const twi_pixels_pool *pool,
-                           bool relu, float *y, uint8_t *index, float *kept) {
+static void forward_pooled(const twi_conv_shape *s, const float *image, const float *packed,
+                           const twi_pixels_pool *pool, bool relu, float *y, uint8_t *index, float *kept) {
     const int64_t pixel = blocks_of(s) * VEC_WIDTH, most = pool->attrs->kernel_h;
     int64_t done = 0;
     for (int64_t p = 0; p < pool->rows; p++) {
@@ -217,8 +217,8 @@ static int64_t scratch_floats(const twi_conv_shape *s, const twi_pixels_pool *po
     return (image_rows(s) * image_columns(s) * s->in_c + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH + kept;
 }
 
-static void forward(const twi_conv_shape *s, const float *x, const float *packed, const twi_pixels_pool *pool, bool relu,
-                    float *y, float *scratch) {
+static void forward(const twi_conv_shape *s, const float *x, const float *packed, const twi_pixels_pool *pool,
+                    bool relu, float *y, float *scratch) {
     float *kept = scratch + scratch_floats(s, NULL);
     for (int64_t n = 0; n < s->samples; n++, x += s->in_h * s->in_w * s->in_c) {
         copy_image(s, x, scratch);

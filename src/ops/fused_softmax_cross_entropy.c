@@ -52,7 +52,7 @@ static const twi_kernel both = {
 
 /* ---- cases: the plain graph, which the fusion pass makes into the kernel above ---- */
 
-/* {N, classes, label smoothing in percent} */
+/* {N, classes, label smoothing in percent}, of twi_case_cross_entropy */
 static const twi_case cases[] = {
     {"one class", {3, 1, 0}},
     {"one sample", {1, 3, 0}},
@@ -65,12 +65,6 @@ static const twi_case cases[] = {
     {NULL, {0}},
 };
 
-static tw_value *build_case(twi_builder *builder, const twi_case *c) {
-    const twi_cross_entropy_attrs attrs = {.label_smoothing = (float)c->p[2] / 100};
-    tw_value *x = builder->input(builder, "x", 2, c->p), *labels = builder->labels(builder, c->p[0], c->p[1]);
-    return builder->node(builder, "cross_entropy", "loss", 2, (tw_value *[]){x, labels}, &attrs);
-}
-
 /* ---- record ---- */
 
 static const twi_kernel *const kernels[] = {&both, NULL};
@@ -80,6 +74,6 @@ const twi_op TWI_NAME(twi_op_softmax_cross_entropy) = {
     .formula = "loss and dx of cross_entropy in one pass",
     .kernels = kernels,
     .cases = cases,
-    .build_case = build_case,
+    .build_case = TWI_NAME(twi_case_cross_entropy),
     .fused = "softmax_cross_entropy.both",
 };

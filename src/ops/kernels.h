@@ -68,6 +68,13 @@ static inline tw_real twi_class_target(tw_real smoothing, int64_t classes, int64
     return (c == label ? 1 - smoothing : 0) + smoothing / (tw_real)classes;
 }
 
+/* Lowering of what only gives elements another shape. op_reshape.c */
+void TWI_NAME(twi_reshape_forward)(twi_lower *lower);
+void TWI_NAME(twi_reshape_backward)(twi_lower *lower);
+
+/* For cases: a cross-entropy of its own input, c->p = {N, classes, label smoothing in percent}. op_cross_entropy.c */
+tw_value *TWI_NAME(twi_case_cross_entropy)(twi_builder *builder, const twi_case *c);
+
 /* For cases: a batch norm of its own input x, c->p = {N, C, H, W} (H 0: [N, C]). names: node, x, gamma, beta, mean,
  * var, batches. op_batch_norm.c */
 tw_value *TWI_NAME(twi_case_batch_norm)(twi_builder *builder, const twi_case *c, const char *const names[7], bool frozen);

@@ -145,7 +145,7 @@ static const twi_case cases[] = {
     {NULL, {0}},
 };
 
-static tw_value *build_case(twi_builder *builder, const twi_case *c) {
+tw_value *TWI_NAME(twi_case_cross_entropy)(twi_builder *builder, const twi_case *c) {
     const twi_cross_entropy_attrs attrs = {.label_smoothing = (float)c->p[2] / 100};
     tw_value *x = builder->input(builder, "x", 2, c->p), *labels = builder->labels(builder, c->p[0], c->p[1]);
     return builder->node(builder, "cross_entropy", "loss", 2, (tw_value *[]){x, labels}, &attrs);
@@ -172,5 +172,5 @@ const twi_op TWI_NAME(twi_op_cross_entropy) = {
     .backward = backward,
     .kernels = kernels,
     .cases = cases,
-    .build_case = build_case,
+    .build_case = TWI_NAME(twi_case_cross_entropy),
 };

@@ -12,19 +12,6 @@ static tw_status infer(twi_infer *infer) {
     return twi_rule_output(infer, (twi_shape){2, {x->dim[0], twi_shape_count_from(x, 1)}});
 }
 
-/* ---- lowering ---- */
-
-static void forward(twi_lower *lower) {
-    twi_lower_step(lower, &TWI_NAME(twi_kernel_reshape_copy),
-                   (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0)});
-}
-
-static void backward(twi_lower *lower) {
-    if (twi_lower_wants_gradient(lower, 0))
-        twi_lower_step(lower, &TWI_NAME(twi_kernel_reshape_copy),
-                       (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_input_gradient(lower, 0)});
-}
-
 /* ---- cases ---- */
 
 enum { RANK, DIMS };
@@ -50,8 +37,8 @@ const twi_op TWI_NAME(twi_op_flatten) = {
     .inputs_max = 1,
     .outputs = 1,
     .infer = infer,
-    .forward = forward,
-    .backward = backward,
+    .forward = TWI_NAME(twi_reshape_forward),
+    .backward = TWI_NAME(twi_reshape_backward),
     .kernels = kernels,
     .cases = cases,
     .build_case = build_case,

@@ -46,12 +46,12 @@ static tw_status infer(twi_infer *infer) {
 
 /* ---- lowering ---- */
 
-static void forward(twi_lower *lower) {
+void TWI_NAME(twi_reshape_forward)(twi_lower *lower) {
     twi_lower_step(lower, &TWI_NAME(twi_kernel_reshape_copy),
                    (twi_ref[]){twi_lower_input(lower, 0), twi_lower_output(lower, 0)});
 }
 
-static void backward(twi_lower *lower) {
+void TWI_NAME(twi_reshape_backward)(twi_lower *lower) {
     if (twi_lower_wants_gradient(lower, 0))
         twi_lower_step(lower, &TWI_NAME(twi_kernel_reshape_copy),
                        (twi_ref[]){twi_lower_output_gradient(lower, 0), twi_lower_input_gradient(lower, 0)});
@@ -119,8 +119,8 @@ const twi_op TWI_NAME(twi_op_reshape) = {
     .attr_count = sizeof attr_table / sizeof *attr_table,
     .attr_size = sizeof(twi_reshape_attrs),
     .infer = infer,
-    .forward = forward,
-    .backward = backward,
+    .forward = TWI_NAME(twi_reshape_forward),
+    .backward = TWI_NAME(twi_reshape_backward),
     .kernels = kernels,
     .cases = cases,
     .build_case = build_case,

@@ -17,7 +17,6 @@ data         base backend ops graph program
 io           base backend ops graph program data/sampler.h data/dataset.h
 trainer      base backend ops graph program layers zoo optim data io
 plan         base backend ops graph program layers zoo optim data io trainer
-infer        base backend ops graph program layers zoo optim data io
 cli
 '
 # Headers of vendors, and the one module that may see each.

@@ -45,8 +45,11 @@ typedef struct tw_loss_scaling {
 typedef enum tw_non_finite {
     TW_NON_FINITE_STOP = 0,     /**< NUMERIC; the run changed nothing */
     TW_NON_FINITE_SKIP = 1,     /**< the update is left out, and counted; NUMERIC after `patience` of them in a row, without loss scaling 50 */
-    TW_NON_FINITE_ROLL_BACK = 2 /**< of trainers: the model goes back to its last snapshot, and training on from there with the data that
+    TW_NON_FINITE_ROLL_BACK = 2, /**< of trainers: the model goes back to its last snapshot, and training on from there with the data that
                                      follow; NUMERIC if it fails again before there was an update */
+    TW_NON_FINITE_IGNORE = 3     /**< of programs: nobody looks at gradients, which may go into the weights as they are made, and what is not
+                                     finite goes there too; a loss that is not finite is NUMERIC still. gradient_norm is 0. Not with
+                                     clip_norm or loss scaling, which need somebody to look */
 } tw_non_finite;
 
 #ifdef __cplusplus

@@ -60,7 +60,7 @@ typedef struct tw_program_options {
     const tw_precision_rule *precision_rules; /**< layers that differ; the last one that names a layer holds */
     int precision_rule_count;
     const tw_loss_scaling *loss_scaling;   /**< NULL: the defaults where the precision is F16, none elsewhere; given: in every precision */
-    tw_non_finite on_non_finite;           /**< STOP or SKIP */
+    tw_non_finite on_non_finite;           /**< STOP, SKIP or IGNORE */
     tw_recompute recompute;
     size_t memory_limit;                   /**< bytes of the device that the model may take with this program and its others: parameters, gradients and their sums,
                                                 optimizer, snapshots, activations, workspaces, slots. Kept by smaller workspaces, then by
@@ -122,6 +122,7 @@ TW_API TW_WARN_UNUSED tw_status tw_program_read(tw_program *program, const tw_va
 /** Copies the gradient of a value asked for in `gradients` out, f32, logical order. Errors: ARGUMENT, STATE as tw_program_read. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read_gradient(tw_program *program, const tw_value *value, float *values, int64_t count);
 /** Copies the gradient of a parameter out, f32, logical order; valid after a training run; in a window the sum over the batches that have run.
+ *  Under TW_NON_FINITE_IGNORE a weight's may be gone into it already: name the parameter among the program's `gradients` to keep it.
  *  Errors: ARGUMENT; STATE if it gets none. */
 TW_API TW_WARN_UNUSED tw_status tw_program_read_parameter_gradient(tw_program *program, const char *name, float *values, int64_t count);
 
@@ -183,8 +184,9 @@ typedef struct tw_step_info {
     double seconds;             /**< of all workers together, in all timed runs */
     bool constant;              /**< of programs without training: depends on parameters and statistics alone, and is run only where those have
                                      changed, so not in every run */
+    const char *apart;          /**< of a step that makes a weight's gradient and could have updated the weight with it: why it does not; else NULL */
 } tw_step_info;
-#define TW_STEP_INFO_INIT {sizeof(tw_step_info), NULL, NULL, NULL, TW_STEP_FORWARD, 0, 0, 0, 0, 0, 0, false}
+#define TW_STEP_INFO_INIT {sizeof(tw_step_info), NULL, NULL, NULL, TW_STEP_FORWARD, 0, 0, 0, 0, 0, 0, false, NULL}
 
 /** Times the steps of the runs to come, from zero, or ends that; a run allocates nothing either way, and its results are the same. Costs
  *  a look at the clock for every call. Errors: ARGUMENT; STATE of a program that only plans; UNSUPPORTED by the device: on a GPU use its

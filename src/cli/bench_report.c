@@ -147,6 +147,13 @@ static void tell_sum(const twi_bench_result *r, const accounts *a) {
            percent(a->least, r->all.threads * r->plain.median));
 }
 
+static void tell_apart(const twi_bench_result *r, const accounts *a) {
+    for (int i = 0; i < r->stats.steps; i++)
+        if (a->step[i].step.apart)
+            printf("%s: the weight is not updated with its gradient at once: %s\n", a->step[i].step.label,
+                   a->step[i].step.apart);
+}
+
 static bool explain(const twi_bench_result *r) {
     account *table = calloc((size_t)r->stats.steps + 1, sizeof *table);
     accounts a;
@@ -156,6 +163,7 @@ static bool explain(const twi_bench_result *r) {
         tell_ceilings(r, &a);
         tell_steps(r, &a);
         tell_sum(r, &a);
+        tell_apart(r, &a);
         tell_kernels(&a);
     }
     free(table);

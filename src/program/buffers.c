@@ -155,11 +155,26 @@ double twi_program_step_flops(const tw_program *program, const twi_step *step) {
     return step->kernel->flops(&call);
 }
 
+/* How much of the flat arrays a step goes over: all, but for weights that other steps update. */
+static double share_of_flat(const tw_program *program, const twi_step *step) {
+    for (const twi_flat_list *list = program->flat_lists; list && program->merged; list = list->next) {
+        int64_t elements = 0;
+        if (list->attrs != step->attrs) continue;
+        for (int32_t s = 0; s < list->attrs->segment_count; s++)
+            elements += list->attrs->segment[s].end - list->attrs->segment[s].begin;
+        return (double)elements / (double)program->model->store.learned_count;
+    }
+    return 1;
+}
+
 double twi_program_step_bytes(const tw_program *program, const twi_step *step) {
+    const double share = share_of_flat(program, step);
     double bytes = 0;
-    for (int o = 0; o < step->kernel->operand_count; o++)
-        if (step->operand[o] >= 0)
-            bytes += (double)program->buffer[step->operand[o]].bytes *
-                     (step->kernel->operand[o].access == TWI_UPDATE ? 2 : 1);
+    for (int o = 0; o < step->kernel->operand_count; o++) {
+        if (step->operand[o] < 0) continue;
+        const twi_buffer *buffer = &program->buffer[step->operand[o]];
+        bytes += (double)buffer->bytes * (buffer->source == TWI_SOURCE_FLAT ? share : 1) *
+                 (step->kernel->operand[o].access == TWI_UPDATE ? 2 : 1);
+    }
     return bytes;
 }

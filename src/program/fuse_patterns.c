@@ -160,6 +160,11 @@ const twi_fold twi_folds[] = {
     {.product = NULL},
 };
 
+const twi_merge twi_merges[] = {
+    {"dense.backward_weights", 2, "sgd.update", "dense.backward_weights_sgd"},
+    {.product = NULL},
+};
+
 const twi_swap twi_swaps[] = {
     {"relu.forward", "max_pool.forward", "max_pool.backward", "relu.backward"},
     {.first = NULL},

@@ -46,7 +46,16 @@ static tw_status check_options(const tw_program_options *o) {
     if (o->on_non_finite == TW_NON_FINITE_ROLL_BACK)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "on_non_finite: it is a trainer that rolls back; give a program "
                                            "TW_NON_FINITE_STOP or TW_NON_FINITE_SKIP");
-    if (o->on_non_finite != TW_NON_FINITE_STOP && o->on_non_finite != TW_NON_FINITE_SKIP)
+    if (o->on_non_finite == TW_NON_FINITE_IGNORE && o->optimizer && o->optimizer->clip_norm > 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "on_non_finite: clip_norm needs the norm of all gradients, so it does not go "
+                        "with TW_NON_FINITE_IGNORE; leave one of them out");
+    if (o->on_non_finite == TW_NON_FINITE_IGNORE && (o->loss_scaling || o->precision == TW_PRECISION_F16))
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "on_non_finite: loss scaling, which f16 comes with, has to see gradients that are not "
+                        "finite; give it TW_NON_FINITE_STOP or TW_NON_FINITE_SKIP");
+    if (o->on_non_finite != TW_NON_FINITE_STOP && o->on_non_finite != TW_NON_FINITE_SKIP &&
+        o->on_non_finite != TW_NON_FINITE_IGNORE)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "on_non_finite %d is none of TW_NON_FINITE_...", (int)o->on_non_finite);
     if (o->optimizer) return TW_OK;
     if (o->on_non_finite == TW_NON_FINITE_SKIP)
@@ -62,6 +71,7 @@ tw_status twi_guard_open(tw_program *program, const tw_program_options *options)
     TWI_TRY(check_options(options));
     TWI_TRY(twi_loss_scaling_fill(&scaling, options->loss_scaling));
     guard->scales = options->loss_scaling || (options->precision == TW_PRECISION_F16 && options->optimizer);
+    program->unguarded = options->on_non_finite == TW_NON_FINITE_IGNORE;
     guard->skips = guard->scales || options->on_non_finite == TW_NON_FINITE_SKIP;
     guard->clip = options->optimizer ? (double)options->optimizer->clip_norm : 0;
     guard->growth = scaling.growth;

@@ -158,6 +158,10 @@ tw_status twi_lower_gradients(tw_program *program) {
     if (program->accumulate) TWI_TRY(add_sums(program));
     TWI_TRY(twi_program_kernel(program, "guard.measure", &measure));
     TWI_TRY(twi_program_kernel(program, "guard.decide", &decide));
+    if (program->unguarded) { /* decided without a look */
+        operands[0] = TWI_NO_REF;
+        return twi_program_add_step(program, decide, &program->guard, NULL, "gradients", TWI_PART_COMMIT, operands);
+    }
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "guard of gradients"));
     TWI_TRY(make_segments(program, NULL, false, attrs));
     program->guarded = attrs;

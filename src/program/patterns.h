@@ -71,6 +71,16 @@ typedef struct twi_swap {
 
 extern const twi_swap twi_swaps[]; /* ends with a NULL first */
 
+/* A step that makes a weight's gradient, alone, and the optimizer's whose update it can do at once. The merged one's operands: those that the
+ * product reads, then the weight and its moments, which it changes. Attributes are the optimizer's, of one segment from 0. */
+typedef struct twi_merge {
+    const char *product;
+    int8_t gradient; /* operand of the product, its last */
+    const char *update, *merged;
+} twi_merge;
+
+extern const twi_merge twi_merges[]; /* ends with a NULL product */
+
 /* Is that what the step does? Not if it has gone. */
 static inline bool twi_is_kernel(const twi_step *step, const char *name) {
     return step->kernel && strcmp(step->kernel->name, name) == 0;

@@ -8,6 +8,7 @@
 static void *fixed_address(const tw_program *program, const twi_buffer *buffer) {
     const twi_store *store = &program->model->store;
     if (buffer->source == TWI_SOURCE_FLAT) return *buffer->flat;
+    if (buffer->source == TWI_SOURCE_MOMENT) return twi_store_at(store, *buffer->flat, buffer->parameter);
     if (buffer->source == TWI_SOURCE_HALF_VALUES)
         return twi_store_half_at(store, store->half_weights[buffer->dtype], buffer->parameter);
     if (buffer->source == TWI_SOURCE_HALF_GRADIENT)

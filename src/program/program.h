@@ -1,5 +1,5 @@
-/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, ranges, constants,
- * schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are made to keep a limit of memory by budget.c. Buffers are in
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, ranges, merge,
+ * constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are made to keep a limit of memory by budget.c. Buffers are in
  * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
@@ -15,6 +15,7 @@ typedef enum twi_source {
     TWI_SOURCE_SHADOW,   /* what a kept buffer becomes if the run commits */
     TWI_SOURCE_HALF_VALUES,   /* a parameter's values in half precision */
     TWI_SOURCE_HALF_GRADIENT, /* a parameter's gradient, where it is kept in half precision */
+    TWI_SOURCE_MOMENT,   /* a parameter's part of the moments that `flat` names */
     TWI_SOURCE_FLAT      /* a whole flat array of the store: `flat` */
 } twi_source;
 
@@ -29,9 +30,9 @@ typedef struct twi_buffer {
     bool row_major;    /* whatever its shape and use */
     bool pinned;       /* fed or read from outside: lives through the whole run */
     bool constant;     /* constants pass: written by a constant step, for more than one run */
-    int parameter;     /* VALUES, GRADIENT, SHADOW and their halves */
+    int parameter;     /* VALUES, GRADIENT, SHADOW and their halves, MOMENT */
     int twin;          /* precision pass: the same values in the other type; -1: none yet */
-    void *const *flat; /* FLAT: the store's field */
+    void *const *flat; /* FLAT, MOMENT: the store's field */
     int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
     /* layout pass */
     int64_t stride[TW_MAX_RANK];
@@ -57,6 +58,7 @@ typedef struct twi_step {
     bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
     bool ranged;   /* ranges pass: goes by ranges, where records of its kind go by samples */
+    const char *apart; /* makes a weight's gradient: why it does not update the weight too; NULL: it is not asked */
     bool again;    /* does once more what a forward step did: recompute.c */
     bool constant; /* constants pass: runs only where parameters or statistics have changed since */
     int order;     /* constants pass: its place among the steps */
@@ -120,7 +122,9 @@ struct tw_program {
     twi_flat_list *flat_lists;
     twi_moments moments; /* of its optimizer */
     twi_guard_attrs guard;           /* of its updates, or, without them, of its gradients */
-    const twi_update_attrs *guarded; /* the gradients that are looked at */
+    bool unguarded;                  /* nobody looks at gradients */
+    bool merged;                     /* weights are updated by the steps that make their gradients */
+    const twi_update_attrs *guarded; /* the gradients that are looked at; NULL: none */
     int guard_blocks;                /* buffer of a number a block of them */
     twi_buffer *buffer;
     int buffer_count, buffer_capacity;
@@ -230,6 +234,8 @@ tw_status twi_swap_steps(tw_program *program);
 tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 /* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by samples. */
 tw_status twi_pass_ranges(tw_program *program);
+/* merge.c: of training programs. Gradients that go into their weights as they are made. */
+tw_status twi_pass_merge(tw_program *program, const tw_program_options *options);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
 tw_status twi_schedule_segments(tw_program *program);

@@ -311,6 +311,10 @@ tw_status twi_landed_read(const twi_landed *landed, const tw_value *value, void 
 
 tw_status tw_program_run_gradients(tw_program *program) {
     if (!program) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_run_gradients: program is NULL");
+    if (program->merged)
+        return TWI_FAIL(TW_ERROR_STATE,
+                        "tw_program_run_gradients: the program updates weights with their gradients, as "
+                        "TW_NON_FINITE_IGNORE allows; use tw_program_run, or make one with TW_NON_FINITE_STOP");
     TWI_TRY(check_idle(program, "tw_program_run_gradients"));
     TWI_TRY(admit(program, false, "tw_program_run_gradients"));
     tw_status status = run_segments(program, 0, program->update_segment, true);

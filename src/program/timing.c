@@ -61,7 +61,8 @@ tw_status tw_program_get_step(const tw_program *program, int index, tw_step_info
                          .flops = twi_program_step_flops(program, step),
                          .bytes = twi_program_step_bytes(program, step),
                          .local_bytes = local_bytes(program, step),
-                         .constant = step->segment < program->constant_segments};
+                         .constant = step->segment < program->constant_segments,
+                         .apart = step->apart};
     const tw_context *context = twi_program_context(program);
     const int workers = program->times ? context->backend->workers(context) : 0;
     for (int w = 0; w < workers; w++) {

@@ -269,10 +269,12 @@ tw_status tw_program_read_parameter_gradient(tw_program *program, const char *na
     if (!value || value->kind != TWI_VALUE_PARAMETER)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
     if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)
-        return TWI_FAIL(TW_ERROR_STATE,
-                        "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss "
-                        "depends on it)",
-                        name);
+        return TWI_FAIL(
+            TW_ERROR_STATE,
+            "tw_program_read_parameter_gradient: '%s' gets no gradient in this program (frozen, or no loss "
+            "depends on it%s)",
+            name,
+            program->merged ? ", or it went into the weight as it was made; name it in the program's gradients" : "");
     const twi_buffer *buffer;
     TWI_TRY(
         locate(program, value, program->gradient_buffer, values, count, "tw_program_read_parameter_gradient", &buffer));

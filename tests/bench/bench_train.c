@@ -20,7 +20,7 @@ typedef struct settings {
     int batch, threads, windows;
     double seconds, warmup, rate;
     uint64_t seed;
-    bool explain, autotune;
+    bool explain, autotune, unguarded;
     tw_precision precision;
 } settings;
 
@@ -129,6 +129,7 @@ static void start(bench *b) {
     tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
     options.train = train;
     options.precision = b->set.precision;
+    options.on_non_finite = b->set.unguarded ? TW_NON_FINITE_IGNORE : TW_NON_FINITE_STOP;
     options.losses = &loss;
     options.loss_count = train;
     options.outputs = &b->logits;
@@ -281,6 +282,7 @@ static const char usage[] =
     "  --data KIND       resident: ready batches in host memory; u8: random bytes, gathered and normalised by a "
     "loader;\n"
     "                    gather: the same bytes in the device's memory, gathered by the program (default: resident)\n"
+    "  --unguarded       nobody looks at gradients, so that they may go into weights as they are made\n"
     "  --autotune        time the ways to do a step, and take the fastest\n"
     "  --explain         print the planned steps first\n"
     "  --help            this text\n"
@@ -327,15 +329,15 @@ static tw_precision precision(const char *text) {
 
 static settings parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"device", 1, NULL, 'v'},  {"model", 1, NULL, 'm'},    {"mode", 1, NULL, 'o'},   {"batch", 1, NULL, 'b'},
-        {"threads", 1, NULL, 't'}, {"seconds", 1, NULL, 's'},  {"warmup", 1, NULL, 'w'}, {"windows", 1, NULL, 'n'},
-        {"opt", 1, NULL, 'p'},     {"seed", 1, NULL, 'r'},     {"lr", 1, NULL, 'l'},     {"data", 1, NULL, 'd'},
-        {"explain", 0, NULL, 'e'}, {"autotune", 0, NULL, 'a'}, {"help", 0, NULL, 'h'},   {"precision", 1, NULL, 'c'},
-        {NULL, 0, NULL, 0}};
+        {"device", 1, NULL, 'v'},    {"model", 1, NULL, 'm'},    {"mode", 1, NULL, 'o'},      {"batch", 1, NULL, 'b'},
+        {"threads", 1, NULL, 't'},   {"seconds", 1, NULL, 's'},  {"warmup", 1, NULL, 'w'},    {"windows", 1, NULL, 'n'},
+        {"opt", 1, NULL, 'p'},       {"seed", 1, NULL, 'r'},     {"lr", 1, NULL, 'l'},        {"data", 1, NULL, 'd'},
+        {"explain", 0, NULL, 'e'},   {"autotune", 0, NULL, 'a'}, {"unguarded", 0, NULL, 'u'}, {"help", 0, NULL, 'h'},
+        {"precision", 1, NULL, 'c'}, {NULL, 0, NULL, 0}};
     static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
                              *const kinds[] = {"resident", "u8", "gather", NULL};
-    settings set = {"cpu", "lenet", "train", "sgd", "resident",      64, 1, 10, 5, 1,
-                    0.01,  1,       false,   false, TW_PRECISION_F32};
+    settings set = {"cpu", "lenet", "train", "sgd", "resident", 64,    1,     10,
+                    5,     1,       0.01,    1,     false,      false, false, TW_PRECISION_F32};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'v')
             set.device = optarg;
@@ -365,6 +367,8 @@ static settings parse(int argc, char **argv) {
             set.seed = (uint64_t)whole(optarg, 0, INT32_MAX, "--seed is not a whole number from 0 to 2147483647");
         else if (c == 'a')
             set.autotune = true;
+        else if (c == 'u')
+            set.unguarded = true;
         else if (c == 'e')
             set.explain = true;
         else {

@@ -5,6 +5,13 @@
 
 #include "cpu.h"
 
+/* What stochastic gradient descent does to a weight of which a sum is the gradient (op_sgd.c). */
+typedef struct twi_gemm_update {
+    float rate, decay, momentum, factor;
+    bool nesterov;
+    float *buffer; /* of the momentum, laid out as the weights; NULL: there is none */
+} twi_gemm_update;
+
 typedef struct twi_gemm {
     const char *isa; /* "avx2" */
     /* Both matrices run along k in memory: c[i][j] = sum_k a[i*a_row + k] b[j*b_row + k], plus bias[j] unless NULL,
@@ -15,6 +22,9 @@ typedef struct twi_gemm {
      * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
+    /* The sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */
+    void (*outer_update)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                         int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch);
     /* The same of halves, widened. */
     void (*outer_halves)(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
                          int64_t a_step, const uint16_t *b, int64_t b_row, bool add, float *c, int64_t c_row,

@@ -5,6 +5,7 @@
 #include "gemm.h"
 #include "halves.h"
 #include "parts.h"
+#include "backend/attrs.h"
 #include "base/half.h"
 #include "base/memory.h"
 #include "point.h"
@@ -143,7 +144,31 @@ static void dense_backward_weights(const twi_cpu_site *site, const twi_call *cal
                                    x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
 }
 
-/* The same, and as many numbers of db, each the sum of the column of dy that its row of dw was made with. */
+static const char *refuse_merged(const twi_call *call, twi_isa isa) {
+    if (call->operand[0].shape.dim[0] > TWI_GEMM_DEPTH) return "sums over so many samples are made in parts";
+    return refuse_dense(call, isa);
+}
+
+/* And the update of those rows. */
+static void dense_backward_weights_sgd(const twi_cpu_site *site, const twi_call *call,
+                                       const twi_cpu_workspace *workspace) {
+    const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *w = &call->operand[2];
+    const twi_update_attrs *attrs = call->attrs;
+    const int64_t samples = x->shape.dim[0], out = w->shape.dim[0], in = w->shape.dim[1];
+    float *momentum = call->operand[3].data;
+    if (twi_run_refused(call->control)) return;
+    const twi_gemm_update update = {.rate = (float)call->control->learning_rate,
+                                    .decay = attrs->segment[0].weight_decay,
+                                    .momentum = attrs->momentum,
+                                    .factor = (float)call->control->guard.factor,
+                                    .nesterov = attrs->nesterov,
+                                    .buffer = momentum ? momentum + call->begin * in : NULL};
+    twi_gemm_for(site->isa)->outer_update(call->end - call->begin, in, samples, (const float *)dy->data + call->begin,
+                                          1, out, x->data, in, &update, (float *)w->data + call->begin * in, in,
+                                          workspace->scratch);
+}
+
+/* The gradient, and as many numbers of db, each the sum of the column of dy that its row of dw was made with. */
 static void dense_backward_weights_bias(const twi_cpu_site *site, const twi_call *call,
                                         const twi_cpu_workspace *workspace) {
     const twi_operand *dy = &call->operand[1];
@@ -310,6 +335,11 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
     DENSE("backward_weights", prepare_weights, dense_backward_weights),
     DENSE("backward_weights_bias", prepare_weights, dense_backward_weights_bias),
+    {.kernel = "dense.backward_weights_sgd",
+     .name = "gemm",
+     .refuse = refuse_merged,
+     .prepare = prepare_weights,
+     .run = dense_backward_weights_sgd},
     DENSE_HALVES("backward_weights", dense_backward_weights_halves),
     DENSE_HALVES("backward_weights_bias", dense_backward_weights_bias_halves),
     CONV("forward", prepare_forward, conv_forward),

@@ -124,9 +124,34 @@ static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, 
 
 /* ---- outer ---- */
 
+/* What becomes of sums: they are stored, added to what c holds, or change it as a weight. */
+typedef struct outer_end {
+    bool add;
+    const twi_gemm_update *update; /* NULL: there is none */
+    const float *base;             /* the c that its momentum begins at */
+} outer_end;
+
+VEC_INLINE void outer_put(vec sum, const outer_end *end, float *c, int lanes) {
+    if (!end->update) {
+        vec_store_some(c, end->add ? sum + vec_load_some(c, lanes) : sum, lanes);
+        return;
+    }
+    const twi_gemm_update *u = end->update;
+    const vec weight = vec_load_some(c, lanes), momentum = vec_splat(u->momentum);
+    vec step = vec_fma(vec_splat(u->decay), weight, vec_splat(u->factor) * sum);
+    if (u->buffer) {
+        float *buffer = u->buffer + (c - end->base);
+        vec b = momentum * vec_load_some(buffer, lanes) + step;
+        vec_store_some(buffer, b, lanes);
+        step = u->nesterov ? step + momentum * b : b;
+    }
+    vec_store_some(c, weight - vec_splat(u->rate) * step, lanes);
+}
+
 /* rows x vectors sums, kept in registers over all of k. rest: of the last vector only so many columns are there; 0: all. */
 VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, int64_t k, const float *a, int64_t a_row,
-                           int64_t a_step, const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {
+                           int64_t a_step, const float *b, int64_t b_row, const outer_end *end, float *c,
+                           int64_t c_row) {
     const int last = VEC_WIDTH * (vectors - 1);
     vec s[OUTER_ROWS][OUTER_VECTORS], v[OUTER_VECTORS];
     VEC_UNROLL
@@ -148,30 +173,24 @@ VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, in
     VEC_UNROLL
     for (int i = 0; i < rows; i++, c += c_row) {
         VEC_UNROLL
-        for (int j = 0; j < vectors - 1; j++) {
-            float *to = c + j * VEC_WIDTH;
-            vec_store(to, add ? s[i][j] + vec_load(to) : s[i][j]);
-        }
-        vec sum = s[i][vectors - 1];
-        if (rest)
-            vec_store_some(c + last, add ? sum + vec_load_part(c + last, rest) : sum, rest);
-        else
-            vec_store(c + last, add ? sum + vec_load(c + last) : sum);
+        for (int j = 0; j < vectors - 1; j++) outer_put(s[i][j], end, c + j * VEC_WIDTH, VEC_WIDTH);
+        outer_put(s[i][vectors - 1], end, c + last, rest ? rest : VEC_WIDTH);
     }
 }
 
 typedef void outer_tile_fn(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
-                           int64_t b_row, bool add, float *c, int64_t c_row);
+                           int64_t b_row, const outer_end *end, float *c, int64_t c_row);
 #define OUTER_TILE(rows, vectors)                                                                                  \
     static void outer_tile_##rows##_##vectors(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step,  \
-                                              const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {  \
+                                              const float *b, int64_t b_row, const outer_end *end, float *c,       \
+                                              int64_t c_row) {                                                     \
         (void)rest;                                                                                                \
-        outer_tile(rows, vectors, 0, k, a, a_row, a_step, b, b_row, add, c, c_row);                                \
+        outer_tile(rows, vectors, 0, k, a, a_row, a_step, b, b_row, end, c, c_row);                                \
     }
 #define OUTER_EDGE(rows)                                                                                           \
     static void outer_edge_##rows(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step,              \
-                                  const float *b, int64_t b_row, bool add, float *c, int64_t c_row) {              \
-        outer_tile(rows, 1, rest, k, a, a_row, a_step, b, b_row, add, c, c_row);                                   \
+                                  const float *b, int64_t b_row, const outer_end *end, float *c, int64_t c_row) {  \
+        outer_tile(rows, 1, rest, k, a, a_row, a_step, b, b_row, end, c, c_row);                                   \
     }
 #if VEC_REGISTERS == 32
 #define OUTER_TILES(rows) OUTER_EDGE(rows) OUTER_TILE(rows, 1) OUTER_TILE(rows, 2) OUTER_TILE(rows, 3)
@@ -249,7 +268,7 @@ VEC_INLINE void pack_b(int64_t k, int64_t columns, const void *b, int64_t b_row,
 
 /* Up to a panel of columns of a block. */
 static void outer_panel(int64_t m, int64_t columns, int64_t k, const left_matrix *a, const float *b, int64_t b_row,
-                        bool add, float *c, int64_t c_row) {
+                        const outer_end *end, float *c, int64_t c_row) {
     const int64_t tiles = twi_part_count(m, OUTER_ROWS);
     const int vectors = (int)(columns / VEC_WIDTH), rest = (int)(columns % VEC_WIDTH);
     for (int64_t p = 0; p < tiles; p++) {
@@ -257,16 +276,16 @@ static void outer_panel(int64_t m, int64_t columns, int64_t k, const left_matrix
         const float *from = a->data + i * (a->row ? a->row : k);
         const int64_t row = a->row ? a->row : 1, step = a->row ? a->step : rows;
         float *to = c + i * c_row;
-        if (vectors) outer_tiles[rows][vectors](0, k, from, row, step, b, b_row, add, to, c_row);
+        if (vectors) outer_tiles[rows][vectors](0, k, from, row, step, b, b_row, end, to, c_row);
         if (rest)
-            outer_tiles[rows][0](rest, k, from, row, step, b + vectors * VEC_WIDTH, b_row, add,
+            outer_tiles[rows][0](rest, k, from, row, step, b + vectors * VEC_WIDTH, b_row, end,
                                  to + vectors * VEC_WIDTH, c_row);
     }
 }
 
 /* One block of rows and of k: panel by panel of columns. Many rows are worth a copy of the panel. */
 VEC_INLINE void outer_block(int64_t m, int64_t n, int64_t k, const left_matrix *a, const void *b, int64_t b_row,
-                            bool add, float *c, int64_t c_row, float *panel, tw_dtype dtype) {
+                            const outer_end *end, float *c, int64_t c_row, float *panel, tw_dtype dtype) {
     for (int64_t j = 0; j < n; j += PANEL) {
         const int64_t columns = twi_smaller(PANEL, n - j);
         const void *columns_of_b = elements(b, j, dtype);
@@ -275,12 +294,12 @@ VEC_INLINE void outer_block(int64_t m, int64_t n, int64_t k, const left_matrix *
             pack_b(k, columns, columns_of_b, b_row, panel, dtype);
             columns_of_b = panel, step = PANEL;
         }
-        outer_panel(m, columns, k, a, columns_of_b, step, add, c + j, c_row);
+        outer_panel(m, columns, k, a, columns_of_b, step, end, c + j, c_row);
     }
 }
 
 VEC_INLINE void outer_of(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_step, const void *b,
-                         int64_t b_row, bool add, float *c, int64_t c_row, float *scratch, tw_dtype dtype) {
+                         int64_t b_row, const outer_end *end, float *c, int64_t c_row, float *scratch, tw_dtype dtype) {
     int64_t blocks = twi_part_count(m, TWI_GEMM_ROWS), depths = twi_part_count(k, TWI_GEMM_DEPTH);
     for (int64_t q = 0; q < depths; q++) {
         int64_t t = twi_part_begin(k, depths, q), depth = twi_part_begin(k, depths, q + 1) - t;
@@ -293,24 +312,31 @@ VEC_INLINE void outer_of(int64_t m, int64_t n, int64_t k, const void *a, int64_t
                 pack_a(rows, depth, block, a_row, a_step, packed, dtype);
                 left = (left_matrix){packed, 0, 0};
             }
-            outer_block(rows, n, depth, &left, elements(b, t * b_row, dtype), b_row, add || q > 0, c + i * c_row,
-                        c_row, panel, dtype);
+            const outer_end own = {end->add || q > 0, end->update, end->base};
+            outer_block(rows, n, depth, &left, elements(b, t * b_row, dtype), b_row, &own, c + i * c_row, c_row, panel,
+                        dtype);
         }
     }
 }
 
 static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
-    outer_of(m, n, k, a, a_row, a_step, b, b_row, add, c, c_row, scratch, TW_F32);
+    outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_F32);
+}
+
+static void outer_update(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                         int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch) {
+    const outer_end end = {.update = update, .base = c};
+    outer_of(m, n, k, a, a_row, a_step, b, b_row, &end, c, c_row, scratch, TW_F32);
 }
 
 static void outer_halves(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
                          int64_t a_step, const uint16_t *b, int64_t b_row, bool add, float *c, int64_t c_row,
                          float *scratch) {
     if (half == TW_BF16)
-        outer_of(m, n, k, a, a_row, a_step, b, b_row, add, c, c_row, scratch, TW_BF16);
+        outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_BF16);
     else
-        outer_of(m, n, k, a, a_row, a_step, b, b_row, add, c, c_row, scratch, TW_F16);
+        outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_F16);
 }
 
-const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_halves};
+const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_update, outer_halves};

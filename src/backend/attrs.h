@@ -49,7 +49,8 @@ static inline twi_conv2d_part twi_conv2d_part_at(const int64_t *w_dim, int64_t p
     const int64_t taps = w_dim[2] * w_dim[3], first = part / taps * TWI_CONV2D_PART_FILTERS;
     const int64_t left = w_dim[0] - first;
     const int64_t filters = left < TWI_CONV2D_PART_FILTERS ? left : (int64_t)TWI_CONV2D_PART_FILTERS;
-    return (twi_conv2d_part){first, filters, part % taps / w_dim[3], part % w_dim[3]};
+    const twi_conv2d_part at = {first, filters, part % taps / w_dim[3], part % w_dim[3]};
+    return at;
 }
 
 typedef struct twi_batch_norm_attrs {

@@ -114,12 +114,16 @@ static tw_status check_call(const tw_trainer *trainer, const tw_dataset *dataset
                         !trainer   ? "trainer"
                         : !dataset ? "dataset"
                                    : "the result");
-    if (!trainer->normalization.channels && !trainer->options.no_normalization)
+    if (!trainer->normalization.channels && !trainer->options.no_normalization) {
+        const tw_context *context = tw_model_get_context(trainer->model);
+        tw_device_info info = TW_DEVICE_INFO_INIT;
+        TWI_TRY(context->backend->describe(context, &info)); /* a device that was lost says so in every call */
         return TWI_FAIL(
             TW_ERROR_STATE,
             "%s: how to normalise is not known yet: fit first, or give the trainer the normalization the model was "
             "trained with (or no_normalization)",
             function);
+    }
     return twi_trainer_check_data(trainer, dataset, labelled, function);
 }
 

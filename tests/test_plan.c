@@ -342,6 +342,18 @@ static void flops_and_seconds_follow_from_shapes(void **state) {
     const tw_card unknown = TW_CARD_INIT;
     CHECK_OK(tw_plan_get_time(plan, &unknown, &time));
     assert_true(isnan(time.update_seconds) && isnan(time.epoch_seconds));
+    const double whole = time.flops;
+    tw_plan_destroy(plan);
+    CHECK_OK(tw_plan_create(&plan, model,
+                            TW_OPTIONS(plan, .samples = 80, .card = &slow_arithmetic,
+                                       .trainer = TW_OPTIONS(trainer, .batch = BATCH, .accumulate = 2,
+                                                             .memory_limit = 1300000, .recompute = TW_RECOMPUTE_OFF))));
+    CHECK_OK(tw_plan_get_time(plan, NULL, &time)); /* in parts an update does the same, and the update itself once */
+    assert_true(time.parts > 1 && time.batches == 2);
+    assert_true(time.flops == whole);
+    assert_true(fabs(time.update_seconds - time.flops / 1e3) < 1e-6 * time.update_seconds);
+    assert_true(fabs(time.images_per_second - 2 * BATCH / time.update_seconds) < 1e-6 * time.images_per_second);
+    assert_true(fabs(time.epoch_seconds - time.update_seconds * 80 / (2 * BATCH)) < 1e-6 * time.epoch_seconds);
     tw_plan_destroy(plan);
     tw_model_destroy(model);
     tw_context_destroy(context);

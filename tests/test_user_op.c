@@ -323,7 +323,8 @@ static void test_applying(void **state) {
                                        "input 0 [1] holds class indices",
                                        "tw_weight 'w': 0 axes",
                                        "size 0 of axis 0 is below 1",
-                                       "parameter 'w'"};
+                                       "parameter 'w'",
+                                       "takes 1 to 1 inputs, got 400"}; /* before any of them is looked at */
     for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
         probe p;
         open_probe(&p, flat, 1);
@@ -348,6 +349,7 @@ static void test_applying(void **state) {
         if (i == 12) y = tw_weight(p.model, "w", 0, NULL, NULL);
         if (i == 13) y = tw_weight(p.model, "w", 1, (int64_t[]){0}, NULL);
         if (i == 14) y = tw_weight(p.model, "w", 1, (int64_t[]){1}, TW_OPTIONS(weight, .init = {(tw_init_kind)99, 0}));
+        if (i == 15) y = tw_apply(p.model, "running_tanh", &p.x, 400, NULL);
         assert_null(y);
         tw_status status = tw_model_build(p.model, p.x, NULL);
         if (status == TW_OK || !strstr(tw_last_error(), says[i])) fail_msg("%d: \"%s\"", (int)i, tw_last_error());

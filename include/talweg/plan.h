@@ -128,8 +128,9 @@ typedef struct tw_plan_time {
     double epoch_seconds;  /**< of training, without its evaluation; NaN where the samples are unknown */
     double images_per_second;
     tw_precision precision; /**< of the program: what TW_PRECISION_AUTO has become */
+    int64_t parts;          /**< that each batch is run in, to keep a memory limit; 1: batches are run whole */
 } tw_plan_time;
-#define TW_PLAN_TIME_INIT {sizeof(tw_plan_time), 0, 0, 0, 0, 0, 0, 0, TW_PRECISION_F32}
+#define TW_PLAN_TIME_INIT {sizeof(tw_plan_time), 0, 0, 0, 0, 0, 0, 0, TW_PRECISION_F32, 1}
 
 /** The time of an update on a card; NULL: the one of the plan's options. A type that the card does not multiply itself is
  *  computed at its f32 rate. Errors: ARGUMENT. */

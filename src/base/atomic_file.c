@@ -82,17 +82,34 @@ static tw_status open_folder(twi_atomic_file *file) {
     return file->folder < 0 ? fail(file, "open it for writing") : TW_OK;
 }
 
-/* A new file in the folder; names left over by killed runs are passed over. */
-static tw_status open_temporary(twi_atomic_file *file, mode_t mode, int *descriptor) {
+/* Takes a name in the folder for a new file, or for one that has none yet; names left over by killed runs are passed
+ * over. Left empty where that fails: there is nothing to remove. */
+static bool take_name(twi_atomic_file *file, mode_t mode, int *descriptor) {
     enum { TRIES = 10000 };
-    for (int i = 0; i < TRIES && *descriptor < 0; i++) {
+    char nameless[sizeof "/proc/self/fd/" + 16];
+    const bool is_new = *descriptor < 0;
+    bool taken = false;
+    snprintf(nameless, sizeof nameless, "/proc/self/fd/%d", *descriptor);
+    errno = EEXIST;
+    for (int i = 0; i < TRIES && !taken && errno == EEXIST; i++) {
         snprintf(file->temporary, sizeof file->temporary, ".talweg-%ld-%d.tmp", (long)getpid(), i);
-        *descriptor = openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (*descriptor < 0 && errno != EEXIST) break;
+        if (is_new)
+            taken = (*descriptor =
+                         openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode)) >= 0;
+        else
+            taken = linkat(AT_FDCWD, nameless, file->folder, file->temporary, AT_SYMLINK_FOLLOW) == 0;
     }
+    if (!taken) file->temporary[0] = 0;
+    return taken;
+}
+
+/* A new file in the folder. Without a name where the file system can do that, so that of a run that is killed while it
+ * writes nothing is left; it gets one through /proc when it is complete. */
+static tw_status open_temporary(twi_atomic_file *file, mode_t mode, int *descriptor) {
+    if (access("/proc/self/fd", X_OK) == 0)
+        *descriptor = openat(file->folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
     if (*descriptor >= 0) return TW_OK;
-    file->temporary[0] = 0; /* there is nothing to remove */
-    return fail(file, "open it for writing");
+    return take_name(file, mode, descriptor) ? TW_OK : fail(file, "open it for writing");
 }
 
 /* In place of a file that is there: behind its links, and no more open to others than that one. */
@@ -185,6 +202,8 @@ static tw_status flush_and_close(twi_atomic_file *file) {
     FILE *stream = file->stream;
     TWI_TRY(file->status);
     if (fflush(stream) || (file->folder >= 0 && fsync(fileno(stream)))) return fail(file, "flush to disk");
+    int descriptor = fileno(stream);
+    if (file->folder >= 0 && !file->temporary[0] && !take_name(file, 0, &descriptor)) return fail(file, "replace it");
     file->stream = NULL;
     return fclose(stream) ? fail(file, "close") : TW_OK;
 }

@@ -1,5 +1,5 @@
 /* Writing a file so that a cut, a full disk or a failed write never costs the file that was there: a temporary file in its
- * folder, flushed to the disk, then renamed over it. Links are followed, the mode of a file that was there is kept. Pipes
+ * folder, without a name if that can be, flushed to the disk, then renamed over it. Links are followed, the mode of a file that was there is kept. Pipes
  * and devices are written to, never replaced. */
 #ifndef TWI_BASE_ATOMIC_FILE_H
 #define TWI_BASE_ATOMIC_FILE_H
@@ -14,7 +14,7 @@ typedef struct twi_atomic_file {
     char *target;            /* what is replaced, links resolved; cut where its folder ends */
     const char *name;        /* in `target`: what follows the folder */
     int folder;              /* descriptor of the folder; -1 for pipes and devices */
-    char temporary[TWI_TEMPORARY_NAME]; /* name in the folder; empty: there is none to remove */
+    char temporary[TWI_TEMPORARY_NAME]; /* name in the folder; empty: it has none */
     void *stream;            /* FILE */
     tw_status status;        /* first failure: later writes do nothing, commit reports it */
     struct {

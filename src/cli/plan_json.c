@@ -57,7 +57,7 @@ static void print_memory(const tw_plan_memory *m) {
 
 static void print_time(const tw_plan_time *t) {
     fputs("\"time\": {", stdout);
-    printf("\"batches\": %lld", (long long)t->batches);
+    printf("\"batches\": %lld, \"parts\": %lld", (long long)t->batches, (long long)t->parts);
     number("bytes", t->bytes, ", ");
     number("flops", t->flops, ", ");
     number("update_seconds", t->update_seconds, ", ");

@@ -184,6 +184,9 @@ void twi_planned_print(const twi_planned *p, const twi_job *job) {
            job->trainer.precision == TW_PRECISION_AUTO ? " (auto)" : "", job->optimizer,
            p->memory.streamed ? "data streamed" : "data on the device");
     if (p->time.batches > 1) printf(", %lld batches an update", (long long)p->time.batches);
+    if (p->time.parts > 1)
+        printf("\nto keep the limit each batch is run in %lld parts, whose gradients are summed; norms see a part at a time",
+               (long long)p->time.parts);
     printf("\nfor %s (%s)\n\n", *p->card.name ? p->card.name : "this machine", tw_context_get_device(p->context));
     print_memory(p);
     print_layers(p);

@@ -219,14 +219,27 @@ static tw_status make_node(twi_graph *graph, const twi_op *op, const char *name,
     return TW_OK;
 }
 
-static tw_status add_node(twi_graph *graph, const char *op_name, const char *name, int input_count,
-                          tw_value *const *inputs, const void *attrs, twi_node **out) {
-    const twi_op *op = twi_registry_find(graph->registry, op_name);
+/* How many inputs there may be is asked before they are looked at: the caller's array may be shorter than said. */
+static tw_status check_inputs(const twi_graph *graph, const twi_op *op, const char *op_name, const char *name,
+                              int input_count, tw_value *const *inputs) {
     if (!op || !op->infer)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "'%s': there is no op '%s' in this context", name, op_name);
     if (input_count < op->inputs_min || input_count > op->inputs_max)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': takes %d to %d inputs, got %d", op_name, name, op->inputs_min,
                         op->inputs_max, input_count);
+    for (int i = 0; i < input_count; i++) {
+        if (!inputs[i]) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d is NULL", op_name, name, i);
+        if (!twi_graph_owns(graph, inputs[i]))
+            return TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d, '%s', belongs to another model", op_name, name, i,
+                            inputs[i]->name);
+    }
+    return TW_OK;
+}
+
+static tw_status add_node(twi_graph *graph, const char *op_name, const char *name, int input_count,
+                          tw_value *const *inputs, const void *attrs, twi_node **out) {
+    const twi_op *op = twi_registry_find(graph->registry, op_name);
+    TWI_TRY(check_inputs(graph, op, op_name, name, input_count, inputs));
     twi_node *node;
     TWI_TRY(make_node(graph, op, name, input_count, inputs, attrs, &node));
     const twi_shape *shapes[TWI_MAX_INPUTS] = {NULL};
@@ -256,15 +269,6 @@ static tw_status add_node(twi_graph *graph, const char *op_name, const char *nam
 tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count,
                          tw_value *const *inputs, const void *attrs) {
     if (graph->status || !node_name) return NULL;
-    for (int i = 0; i < input_count; i++) {
-        if (!inputs[i])
-            return twi_graph_fail(graph,
-                                  TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d is NULL", op_name, node_name, i));
-        if (!twi_graph_owns(graph, inputs[i]))
-            return twi_graph_fail(graph,
-                                  TWI_FAIL(TW_ERROR_ARGUMENT, "%s '%s': input %d, '%s', belongs to another model",
-                                           op_name, node_name, i, inputs[i]->name));
-    }
     twi_node *node = NULL;
     tw_status status = add_node(graph, op_name, node_name, input_count, inputs, attrs, &node);
     return status ? twi_graph_fail(graph, status) : node->output[0];

@@ -9,10 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t batches_of(const tw_plan *plan) { return plan->trainer->options.accumulate; }
+/* How often an update runs the program, which is of a part where batches are run in parts. */
+static int64_t runs_of(const tw_plan *plan) {
+    return (int64_t)plan->trainer->options.accumulate * plan->trainer->parts;
+}
 
 static double times_of(const tw_plan *plan, const twi_planned_step *step) {
-    return step->updates ? 1 : (double)batches_of(plan);
+    return step->updates ? 1 : (double)runs_of(plan);
 }
 
 /* ---- steps ---- */
@@ -195,7 +198,9 @@ tw_status tw_plan_get_time(const tw_plan *plan, const tw_card *card, tw_plan_tim
     if (!plan || !out) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: %s is NULL", what, plan ? "out" : "plan");
     tw_card chosen = plan->card;
     if (card) TWI_TRY(twi_options_read(&chosen, sizeof chosen, card, what));
-    tw_plan_time time = {.batches = batches_of(plan), .precision = plan->program->precision};
+    tw_plan_time time = {.batches = plan->trainer->options.accumulate,
+                         .parts = plan->trainer->parts,
+                         .precision = plan->program->precision};
     double part[2] = {0, 0}, waiting = 0; /* a batch's gradients, the update */
     for (int i = 0; i < plan->step_count; i++) {
         const twi_planned_step *step = &plan->step[i];
@@ -207,10 +212,10 @@ tw_status tw_plan_get_time(const tw_plan *plan, const tw_card *card, tw_plan_tim
         time.flops += times * step->flops;
     }
     const int64_t batch = tw_program_get_batch(plan->program);
-    time.update_seconds = part[0] * (double)time.batches + part[1];
+    time.update_seconds = part[0] * (double)runs_of(plan) + part[1];
     time.byte_share = waiting / time.update_seconds;
     /* Where there is only a shorter batch, the program is of that one. */
     time.epoch_seconds = epoch_seconds(plan, part[0] * (double)plan->trainer->options.batch / (double)batch, part[1]);
-    time.images_per_second = (double)(batch * time.batches) / time.update_seconds;
+    time.images_per_second = (double)(batch * runs_of(plan)) / time.update_seconds;
     return twi_options_write(out, &time, sizeof time, what);
 }

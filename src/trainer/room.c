@@ -33,13 +33,27 @@ static size_t left_of(size_t a, size_t b) { return a > b ? a - b : 0; }
 
 static size_t without_reserve(size_t bytes) { return bytes - bytes / RESERVE_SHARE; }
 
+/* What checkpoints and files of weights take of the host while they are written: a tensor at a time, as it lies in memory and as it
+ * lies in the file, and their headers. A run must
+ * not be ended by its own checkpoint. */
+static size_t room_to_save(const tw_trainer *trainer) {
+    enum { HEADERS = 64 * 1024 };
+    const twi_store *store = &trainer->model->store;
+    size_t largest = 0;
+    for (int i = 0; i < store->count; i++) {
+        const size_t bytes = (size_t)twi_shape_count(&store->parameter[i].shape) * sizeof(float);
+        if (bytes > largest) largest = bytes;
+    }
+    return largest < (SIZE_MAX - HEADERS) / 2 ? HEADERS + 2 * largest : SIZE_MAX;
+}
+
 /* Of the context's caps. The memory of a device that is the host's lies under the host's cap. */
 static size_t cap_left(const tw_trainer *trainer, bool reserve) {
     const tw_context *context = context_of(trainer);
     const tw_memory_stats device = tw_context_get_device_memory(context), host = tw_context_get_memory(context);
     size_t left = device.limit ? left_of(device.limit, device.bytes) : SIZE_MAX;
     if (!context->backend->host_memory || context->plans_only || !host.limit) return left;
-    const size_t host_left = left_of(host.limit, host.bytes);
+    const size_t host_left = left_of(left_of(host.limit, host.bytes), room_to_save(trainer));
     return smaller(left, reserve ? without_reserve(host_left) : host_left);
 }
 
@@ -381,6 +395,17 @@ static tw_status planned_bytes(tw_trainer *trainer, const twi_room *room, size_t
     return TW_OK;
 }
 
+/* What the host keeps of programs beside their plan is known only when there are programs. */
+static tw_status check_room_to_save(const tw_trainer *trainer) {
+    const tw_memory_stats host = tw_context_get_memory(context_of(trainer));
+    const size_t left = left_of(host.limit, host.bytes), wanted = room_to_save(trainer);
+    if (!trainer->options.checkpoint || !host.limit || context_of(trainer)->plans_only || left >= wanted) return TW_OK;
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY,
+                    "the context's cap of %zu bytes leaves %zu, and writing checkpoints wants %zu; raise it with "
+                    "tw_context_set_memory_limit",
+                    host.limit, left, wanted);
+}
+
 static tw_status open_until(tw_trainer *trainer, const twi_room *room, bool *floor) {
     for (;;) {
         char why[WHY_TEXT];
@@ -388,7 +413,10 @@ static tw_status open_until(tw_trainer *trainer, const twi_room *room, bool *flo
         trainer->model->least_refused = SIZE_MAX;
         tw_status status = open_under(trainer, room, floor);
         *floor = *floor && trainer->model->least_refused != SIZE_MAX;
-        if (status != TW_ERROR_OUT_OF_MEMORY || *floor || trainer->options.on_out_of_memory != TW_OUT_OF_MEMORY_FIT)
+        const bool opened = status == TW_OK;
+        if (opened) status = check_room_to_save(trainer);
+        if (status != TW_ERROR_OUT_OF_MEMORY || *floor ||
+            (!opened && trainer->options.on_out_of_memory != TW_OUT_OF_MEMORY_FIT))
             return status;
         snprintf(why, sizeof why, "%s", tw_last_error());
         close_feeds(trainer, room);

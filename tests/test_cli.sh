@@ -65,7 +65,7 @@ expect 0 bench --help && says out 'usage: talweg bench' && silent err
 expect 0 bench --model mlp --batch 8 --seconds 0.01 --threads 1 && silent err
 says out 'mlp, 1 x 28 x 28, batch 8, training with momentum SGD, f32' && says out ' images/s' && says out ' 1 thread, '
 ! grep -q 'implementation' "$work/out" || fail 'explains unasked'
-expect 0 bench --infer --seconds 0.01 && says out 'lenet, 1 x 28 x 28, batch 1, inference, f32' && says out 'us an answer (p50; p99 '
+expect 0 bench --infer --seconds 0.01 && says out 'lenet, 1 x 28 x 28, batch 1, inference, f32' && says out 'us an inference (p50; p99 '
 expect 0 bench --explain --batch 9 --seconds 0.01 --threads 2 && silent err
 says out 'ceilings as measured, a thread with 2 at work: ' && says out ' of the measured ceiling in the steps'
 for kernel in 'conv2d[.]forward[a-z_]*' 'dense[.]backward_data[a-z_]*' 'dense[.]backward_weights[a-z_]*' sgd.update; do

@@ -30,9 +30,9 @@ wrong() { # what it says, arguments...
 expect 0 --help && says out 'usage: talweg plan' && says out '--vram SIZE' && silent err
 wrong 'what shall be planned?'
 wrong 'unexpected argument: lenet' --model lenet lenet
-wrong '--batch wants a whole number from 1, got: 0' --model lenet --batch 0
-wrong '--batch wants a whole number from 1, got: 12x' --model lenet --batch 12x
-wrong '--batch wants a whole number from 1, got: 99999999999999999999' --model lenet --batch 99999999999999999999
+wrong '--batch wants a whole number from 1 to 2147483647, got: 0' --model lenet --batch 0
+wrong '--batch wants a whole number from 1 to 2147483647, got: 12x' --model lenet --batch 12x
+wrong '--batch wants a whole number from 1 to 2147483647, got: 99999999999999999999' --model lenet --batch 99999999999999999999
 wrong '--classes wants' --model lenet --classes -1
 wrong '--accumulate wants' --model lenet --accumulate none
 wrong '--threads wants' --model lenet --threads ''

@@ -13,7 +13,7 @@
 static const char usage[] =
     "usage: talweg bench [OPTIONS]\n"
     "\n"
-    "Measures a training step, or with --infer an answer, of a network on noise: images a second and times.\n"
+    "Measures a training step, or with --infer inference, of a network on noise: images a second and times.\n"
     "\n"
     "  --model NAME      mlp, lenet, resnet20, resnet18 (64 x 64 pixels) or resnet50 (224 x 224); default lenet\n"
     "  --batch N         images a run; default 64, with --infer 1\n"

@@ -178,7 +178,7 @@ static const char *name_of(const tw_device_info *device) { return *device->name 
 
 static void tell_latency(const twi_bench_settings *s, const twi_bench_times *t) {
     if (s->infer)
-        printf("%12.1f us an answer (p50; p99 %.1f, best %.1f; %lld runs)\n", 1e6 * t->median, 1e6 * t->p99,
+        printf("%12.1f us an inference (p50; p99 %.1f, best %.1f; %lld runs)\n", 1e6 * t->median, 1e6 * t->p99,
                1e6 * t->best, (long long)t->runs);
     else
         printf("%12.3f ms a run (median; best %.3f, 99 of 100 within %.3f; %lld runs)\n", 1e3 * t->median,

@@ -167,20 +167,23 @@ static const char *take(request *r, int option, const char *value) {
     case INPUT:
         return read_input(value, job) ? NULL : "--input wants channels x height x width, such as 3x224x224, got";
     case CLASSES:
-        return read_int(value, &job->classes) ? NULL : "--classes wants a whole number from 1, got";
+        return read_int(value, &job->classes) ? NULL : "--classes wants a whole number from 1 to 2147483647, got";
     case BATCH:
-        return read_int(value, &job->trainer.batch) ? NULL : "--batch wants a whole number from 1, got";
+        return read_int(value, &job->trainer.batch) ? NULL : "--batch wants a whole number from 1 to 2147483647, got";
     case ACCUMULATE:
-        return read_int(value, &job->trainer.accumulate) ? NULL : "--accumulate wants a whole number from 1, got";
+        return read_int(value, &job->trainer.accumulate)
+                   ? NULL
+                   : "--accumulate wants a whole number from 1 to 2147483647, got";
     case THREADS:
-        return read_int(value, &job->threads) ? NULL : "--threads wants a whole number from 1, got";
+        return read_int(value, &job->threads) ? NULL : "--threads wants a whole number from 1 to 2147483647, got";
     case SAMPLES:
-        return twi_cli_read_whole(value, 1, INT_MAX - 1, &job->samples) ? NULL
-                                                                        : "--samples wants a whole number from 1, got";
+        return twi_cli_read_whole(value, 1, INT_MAX - 1, &job->samples)
+                   ? NULL
+                   : "--samples wants a whole number from 1 to 2147483646, got";
     case TEST_SAMPLES:
         return twi_cli_read_whole(value, 1, INT_MAX - 1, &job->test_samples)
                    ? NULL
-                   : "--test-samples wants a whole number from 1, got";
+                   : "--test-samples wants a whole number from 1 to 2147483646, got";
     case PRECISION:
         return twi_cli_read_precision(value, &job->trainer.precision)
                    ? NULL

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- models ---- */
 
@@ -19,7 +20,11 @@ bool twi_job_is_named(const twi_job *job) { return twi_workload_find(job->model)
 
 static tw_status open_model(twi_planned *p, const twi_job *job) {
     const twi_workload *network = twi_workload_find(job->model);
-    return network ? build(p, job, network) : tw_model_open(&p->net, p->context, job->model, NULL);
+    if (network) return build(p, job, network);
+    const tw_status status = tw_model_open(&p->net, p->context, job->model, NULL);
+    if (status && access(job->model, F_OK))
+        fprintf(stderr, "talweg plan: networks by name are mlp, lenet, resnet20, resnet18 and resnet50\n");
+    return status;
 }
 
 /* ---- devices ---- */
@@ -38,8 +43,8 @@ static tw_status open_device(twi_planned *p, const twi_job *job, const tw_card *
         card = &loaded;
     }
     if (card) return tw_context_create_for_card(&p->context, card, options);
-    char name[128];
-    snprintf(name, sizeof name, "plan:%s", job->device);
+    char name[128]; /* as it is printed, or without "plan:" */
+    snprintf(name, sizeof name, "%s%s", strncmp(job->device, "plan:", 5) ? "plan:" : "", job->device);
     return tw_context_create(&p->context, name, options);
 }
 

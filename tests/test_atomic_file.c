@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/talweg-atomic-XXXXXX";
@@ -66,6 +67,27 @@ static void assert_holds(const char *path, const char *text) {
     assert_true(fread(found, 1, sizeof found - 1, file) <= strlen(text));
     fclose(file);
     assert_string_equal(found, text);
+}
+
+/* A process that is killed while it writes leaves nothing, where a file can be without a name. */
+static void a_killed_writer_leaves_no_file(void **state) {
+    (void)state;
+    const int nameless = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+    if (nameless < 0) skip();
+    close(nameless);
+    CHECK_OK(save(path_of("file"), "before"));
+    const pid_t child = fork();
+    if (child == 0) {
+        twi_atomic_file file;
+        if (twi_atomic_file_open(&file, memory, path_of("file"))) _exit(1);
+        twi_atomic_file_print(&file, "half");
+        raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_holds(path_of("file"), "before");
+    assert_int_equal(sweep(), 1);
 }
 
 /* ---- what could end the process ---- */
@@ -265,17 +287,12 @@ static void the_working_folder_may_change(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        in_folder(a_broken_pipe_is_a_failure),
-        in_folder(a_dropped_file_raises_nothing),
-        in_folder(a_pipe_without_reader_is_a_failure),
-        in_folder(a_pipe_gets_what_is_written),
-        in_folder(a_limit_on_file_sizes_is_a_failure),
-        in_folder(signals_of_the_caller_stay),
-        in_folder(a_link_stays_and_its_file_is_replaced),
-        in_folder(a_link_to_nothing_is_named),
-        in_folder(the_mode_stays),
-        in_folder(the_longest_name_works),
-        in_folder(a_long_path_leaves_room_for_the_cause),
+        in_folder(a_killed_writer_leaves_no_file), in_folder(a_broken_pipe_is_a_failure),
+        in_folder(a_dropped_file_raises_nothing),  in_folder(a_pipe_without_reader_is_a_failure),
+        in_folder(a_pipe_gets_what_is_written),    in_folder(a_limit_on_file_sizes_is_a_failure),
+        in_folder(signals_of_the_caller_stay),     in_folder(a_link_stays_and_its_file_is_replaced),
+        in_folder(a_link_to_nothing_is_named),     in_folder(the_mode_stays),
+        in_folder(the_longest_name_works),         in_folder(a_long_path_leaves_room_for_the_cause),
         in_folder(the_working_folder_may_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

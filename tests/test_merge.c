@@ -11,10 +11,13 @@ typedef struct setting {
     tw_model *model;
     tw_value *x, *labels, *logits;
     tw_loss loss;
+    tw_program *program[4]; /* all that it made, to be destroyed with it */
+    int programs;
 } setting;
 
 /* fc1 and fc2 have a relu behind them, which takes the gradient of their bias; fc3 makes that of its bias with its weight's. */
 static void open_setting(setting *s, int threads) {
+    s->programs = 0;
     CHECK_OK(tw_context_create(&s->context, check_device_or_cpu(), TW_OPTIONS(context, .threads = threads)));
     CHECK_OK(tw_model_create(&s->model, s->context));
     s->x = tw_input(s->model, 1, SIDE, SIDE);
@@ -27,6 +30,7 @@ static void open_setting(setting *s, int threads) {
 }
 
 static void close_setting(setting *s) {
+    for (int i = 0; i < s->programs; i++) tw_program_destroy(s->program[i]);
     tw_model_destroy(s->model);
     tw_context_destroy(s->context);
 }
@@ -46,7 +50,7 @@ static tw_program *program_with(setting *s, const tw_program_options *given, con
     options.loss_count = 1;
     options.optimizer = optimizer;
     CHECK_OK(tw_program_create(&program, s->model, BATCH, &options));
-    return program;
+    return s->program[s->programs++] = program;
 }
 
 static tw_optimizer_options momentum_sgd(void) {

@@ -10,10 +10,13 @@ typedef struct setting {
     tw_model *model;
     tw_value *x, *labels, *logits;
     tw_loss loss;
+    tw_program *program[4]; /* all that it made, to be destroyed with it */
+    int programs;
 } setting;
 
 /* fc1 has weights of 75 kB, fc2 of 69 kB, fc3 of 5 kB. */
 static void open_setting(setting *s, int threads, bool relu, bool tied) {
+    s->programs = 0;
     CHECK_OK(tw_context_create(&s->context, "cpu", TW_OPTIONS(context, .threads = threads)));
     CHECK_OK(tw_model_create(&s->model, s->context));
     s->x = tw_input(s->model, 1, SIDE, SIDE);
@@ -28,6 +31,7 @@ static void open_setting(setting *s, int threads, bool relu, bool tied) {
 }
 
 static void close_setting(setting *s) {
+    for (int i = 0; i < s->programs; i++) tw_program_destroy(s->program[i]);
     tw_model_destroy(s->model);
     tw_context_destroy(s->context);
 }
@@ -40,7 +44,7 @@ static tw_program *program_of(setting *s, bool train, bool no_fusion, tw_precisi
                                TW_OPTIONS(program, .train = train, .losses = &s->loss, .loss_count = 1,
                                           .outputs = &s->logits, .output_count = 1, .optimizer = train ? &sgd : NULL,
                                           .no_fusion = no_fusion, .precision = precision)));
-    return program;
+    return s->program[s->programs++] = program;
 }
 
 static void run(setting *s, tw_program *program, int step) {

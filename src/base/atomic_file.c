@@ -82,14 +82,20 @@ static tw_status open_folder(twi_atomic_file *file) {
     return file->folder < 0 ? fail(file, "open it for writing") : TW_OK;
 }
 
+/* Through the thread: /proc/self is the main one, which may be gone. */
+enum { DESCRIPTOR_PATH = 48 };
+static void descriptor_path(char path[DESCRIPTOR_PATH], int descriptor) {
+    snprintf(path, DESCRIPTOR_PATH, "/proc/thread-self/fd/%d", descriptor);
+}
+
 /* Takes a name in the folder for a new file, or for one that has none yet; names left over by killed runs are passed
  * over. Left empty where that fails: there is nothing to remove. */
 static bool take_name(twi_atomic_file *file, mode_t mode, int *descriptor) {
     enum { TRIES = 10000 };
-    char nameless[sizeof "/proc/self/fd/" + 16];
+    char nameless[DESCRIPTOR_PATH];
     const bool is_new = *descriptor < 0;
     bool taken = false;
-    snprintf(nameless, sizeof nameless, "/proc/self/fd/%d", *descriptor);
+    descriptor_path(nameless, *descriptor);
     errno = EEXIST;
     for (int i = 0; i < TRIES && !taken && errno == EEXIST; i++) {
         snprintf(file->temporary, sizeof file->temporary, ".talweg-%ld-%d.tmp", (long)getpid(), i);
@@ -106,9 +112,12 @@ static bool take_name(twi_atomic_file *file, mode_t mode, int *descriptor) {
 /* A new file in the folder. Without a name where the file system can do that, so that of a run that is killed while it
  * writes nothing is left; it gets one through /proc when it is complete. */
 static tw_status open_temporary(twi_atomic_file *file, mode_t mode, int *descriptor) {
-    if (access("/proc/self/fd", X_OK) == 0)
-        *descriptor = openat(file->folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
-    if (*descriptor >= 0) return TW_OK;
+    char path[DESCRIPTOR_PATH];
+    *descriptor = openat(file->folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
+    descriptor_path(path, *descriptor);
+    if (*descriptor >= 0 && access(path, F_OK) == 0) return TW_OK;
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
     return take_name(file, mode, descriptor) ? TW_OK : fail(file, "open it for writing");
 }
 

@@ -1,6 +1,6 @@
 /* Writing a file so that a cut, a full disk or a failed write never costs the file that was there: a temporary file in its
- * folder, without a name if that can be, flushed to the disk, then renamed over it. Links are followed, the mode of a file that was there is kept. Pipes
- * and devices are written to, never replaced. */
+ * folder, without a name if that can be, flushed to the disk, then renamed over it. Links are followed, the
+ * mode of a file that was there is kept. Pipes and devices are written to, never replaced. */
 #ifndef TWI_BASE_ATOMIC_FILE_H
 #define TWI_BASE_ATOMIC_FILE_H
 

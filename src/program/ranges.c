@@ -2,9 +2,9 @@
  * shapes decide, and nothing depends on the number of workers.
  *
  * Forward: a weight that is trained is written by one worker, where the optimizer's range has it, and read by all that take
- * samples: it travels from cache to cache, twice a step. Where nobody else reads the weight, and the samples
- * are what the program was fed, which all workers read for its gradient anyhow, the product goes by rows of the weight
- * instead: a row then stays with its worker. No bit changes.
+ * samples: it travels from cache to cache, twice a step. Where nobody else reads the weight, and the samples are what the
+ * program was fed, which all workers read for its gradient anyhow, the product goes by rows of the weight instead: a row
+ * then stays with its worker. No bit changes.
  *
  * Gradients: by samples, every group of chunks keeps sums of its own, which are added up in the end. Weights that are larger
  * than all that they are summed from, as in the last layers of networks for images, then go through memory many times. By
@@ -12,7 +12,7 @@
 #include "program.h"
 
 #define SHARED_WEIGHT_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */
-#define HEAVY_SUM_BYTES ((size_t)1 << 20)   /* sums that are smaller stay in caches */
+#define HEAVY_SUM_BYTES ((size_t)1 << 20)      /* sums that are smaller stay in caches */
 
 static int readers_of(const tw_program *program, int parameter) {
     int readers = 0;

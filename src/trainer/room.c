@@ -33,9 +33,8 @@ static size_t left_of(size_t a, size_t b) { return a > b ? a - b : 0; }
 
 static size_t without_reserve(size_t bytes) { return bytes - bytes / RESERVE_SHARE; }
 
-/* What checkpoints and files of weights take of the host while they are written: a tensor at a time, as it lies in memory and as it
- * lies in the file, and their headers. A run must
- * not be ended by its own checkpoint. */
+/* What checkpoints and files of weights take of the host while they are written: a tensor at a time, as it lies in memory
+ * and as it lies in the file, and their headers. A run must not be ended by its own checkpoint. */
 static size_t room_to_save(const tw_trainer *trainer) {
     enum { HEADERS = 64 * 1024 };
     const twi_store *store = &trainer->model->store;

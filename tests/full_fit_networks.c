@@ -1,16 +1,11 @@
-/* The networks of test_fit_memory under the same shares of memory, for devices that are slow, as an emulated one is: all is made for the whole
- * batch, and an update is run of that or, of a ResNet there, of a smaller one. And recomputation over some updates of ResNet-20, through
- * the trainer, to the same bits. */
+/* The networks of test_fit_memory under the same shares of memory, on devices that are slow, as an emulated one is: an update of a whole batch
+ * each. And recomputation over some updates of ResNet-20, through the trainer, to the same bits. */
 #include "limited_fit.h"
 
 #include <string.h>
 
 static void network_within_less(int index) {
-    static const int batches[NETWORKS] = {64, 16, 4};
-    setting s = networks[index];
-    for (int k = 0; k < SHARES; k++) build_within(&s, limited_shares[k]);
-    if (check_device()) s.batch = batches[index];
-    for (int k = 0; k < SHARES; k++) fit_within(&s, limited_shares[k], false);
+    for (int k = 0; k < SHARES; k++) fit_within(&networks[index], limited_shares[k], false);
 }
 
 static void lenet5_finishes_within_less(void **state) {

@@ -78,7 +78,7 @@ tw_dataset *open_data(tw_context *context, const setting *s) {
 }
 
 void plan_plain(tw_model *model, const tw_dataset *data, const tw_trainer_options *options, size_t *fixed,
-                size_t *planned, size_t *gradients) {
+                size_t *planned) {
     tw_trainer *trainer;
     twi_feed train = {0}, test = {0};
     const twi_room room = {&train, &test, data, NULL};
@@ -88,7 +88,6 @@ void plan_plain(tw_model *model, const tw_dataset *data, const tw_trainer_option
     assert_int_equal(plan.batch, options->batch);
     *planned = plan.stats.arena_bytes + plan.stats.scratch_bytes;
     *fixed = plan.bytes - plan.shared;
-    *gradients = plan.stats.gradient_bytes;
     tw_trainer_destroy(trainer);
 }
 
@@ -101,7 +100,7 @@ static bool note(void *user, const tw_progress *progress) {
 }
 
 void open_fit(fit *f, const setting *s, tw_trainer_options options, double share) {
-    size_t fixed, planned, gradients;
+    size_t fixed, planned;
     *f = (fit){.l = {0}};
     CHECK_OK(tw_context_create(
         &f->context, check_device_or_cpu(),
@@ -114,7 +113,7 @@ void open_fit(fit *f, const setting *s, tw_trainer_options options, double share
     options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
     options.on_step = note;
     options.user = &f->l;
-    if (share > 0) plan_plain(f->model, f->data, &options, &fixed, &planned, &gradients);
+    if (share > 0) plan_plain(f->model, f->data, &options, &fixed, &planned);
     if (share > 0) options.memory_limit = fixed + (size_t)(share * (double)planned);
     CHECK_OK(tw_trainer_create(&f->trainer, f->model, &options));
 }
@@ -166,27 +165,14 @@ static size_t resident_bytes(const setting *s) {
     return check_device() ? samples * (pixels + 2) * sizeof(float) : samples * sizeof(int32_t);
 }
 
-/* Fits, or, `build` alone, makes all that a fit has before its first update. */
-static tw_status run_within(tw_trainer *trainer, const tw_dataset *data, bool measured, bool build) {
-    if (!build) return tw_trainer_fit(trainer, data, measured ? data : NULL);
-    twi_feed train = {0}, test = {0};
-    const twi_room room = {&train, &test, data, NULL};
-    tw_status status = twi_room_open(trainer, &room);
-    assert_true(status || tw_program_get_batch(train.full) * trainer->parts == trainer->options.batch);
-    twi_feed_close(&test);
-    twi_feed_close(&train);
-    return status;
-}
-
-/* The share is of activations and workspaces. Sums of gradients, which batches in parts have beside them, come out of
- * it too where they find room; where they are most of it, the fit is refused, and finishes with them granted on top. */
-static void limit_to(const setting *s, double share, bool measured, bool build, bool granted) {
+/* The share is of activations and workspaces. */
+void fit_within(const setting *s, double share, bool measured) {
     setting used = *s;
     if (!measured) used.samples = used.batch;
     lines log = {""};
     tw_context *context;
     tw_trainer *trainer;
-    size_t fixed, planned, gradients;
+    size_t fixed, planned;
     CHECK_OK(tw_context_create(
         &context, check_device_or_cpu(),
         TW_OPTIONS(context, .threads = 2, .log = keep_line, .log_user = &log, .log_level = TW_LOG_INFO)));
@@ -196,42 +182,28 @@ static void limit_to(const setting *s, double share, bool measured, bool build, 
     options.batch = s->batch;
     options.no_normalization = true;
     options.optimizer = (tw_optimizer_options){.learning_rate = 0.01f, .momentum = 0.9f};
-    plan_plain(model, data, &options, &fixed, &planned, &gradients);
+    plan_plain(model, data, &options, &fixed, &planned);
     fixed += (measured ? 2 : 1) * resident_bytes(&used);
-    const size_t most = (size_t)(share * (double)planned) + (granted ? gradients : 0);
+    const size_t most = (size_t)(share * (double)planned);
     options.memory_limit = fixed + most;
     CHECK_OK(tw_trainer_create(&trainer, model, &options));
-    tw_status status = run_within(trainer, data, measured, build);
-    const bool refused = status != TW_OK;
-    if (refused) { /* the floor is told */
-        CHECK_FAILS(status, TW_ERROR_OUT_OF_MEMORY, "cannot be kept: the least that batch");
-        assert_true(!granted && 2 * gradients > most);
-    }
-    print_message("%s, batch %d, %.0f %%%s%s: %s\n", s->name, s->batch, 100 * share, granted ? " and sums" : "",
-                  refused ? ", refused" : "", log.text);
-    const size_t sums = trainer->parts > 1 ? gradients : 0;
+    CHECK_OK(tw_trainer_fit(trainer, data, measured ? data : NULL));
+    print_message("%s, batch %d, %.0f %%: %s\n", s->name, s->batch, 100 * share, log.text);
     /* A set that is streamed leaves some of what is granted for it. */
     const size_t left = strstr(log.text, "are streamed to the device") ? resident_bytes(&used) : 0;
-    assert_true(refused || model->arena_bytes + model->scratch_bytes + sums <= most + left);
+    assert_true(planned > most && model->arena_bytes + model->scratch_bytes <= most + left);
     assert_true(tw_context_get_device_memory(context).peak <= options.memory_limit);
     assert_int_equal(tw_context_get_device_memory(context).bytes, twi_model_bytes(model));
-    assert_true(refused || planned <= most || strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
-    assert_true(granted || planned > most);
+    assert_true(strstr(log.text, "plan of batch") || strstr(log.text, "fit: batches of"));
     if (strstr(log.text, "fit: batches of"))
         assert_true(!strstr(log.text, "statistics of each part") == (model->store.buffer_count == 0) &&
                     !strstr(log.text, "tw_model_set_statistics_frozen") == (model->store.buffer_count == 0));
-    if (!build && !refused) {
-        tw_history_row row;
-        assert_int_equal(tw_model_get_updates(model), (used.samples + s->batch - 1) / s->batch);
-        CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
-        assert_int_equal(row.test.samples, measured ? used.samples : 0);
-    }
+    tw_history_row row;
+    assert_int_equal(tw_model_get_updates(model), (used.samples + s->batch - 1) / s->batch);
+    CHECK_OK(tw_trainer_get_history(trainer, 0, &row));
+    assert_int_equal(row.test.samples, measured ? used.samples : 0);
     tw_trainer_destroy(trainer);
     tw_dataset_destroy(data);
     tw_model_destroy(model);
     tw_context_destroy(context);
-    if (refused) limit_to(s, share, measured, build, true);
 }
-
-void fit_within(const setting *s, double share, bool measured) { limit_to(s, share, measured, false, false); }
-void build_within(const setting *s, double share) { limit_to(s, share, false, true, false); }

@@ -35,16 +35,13 @@ tw_value *resnet18(tw_model *model, tw_value *x);
 enum { NETWORKS = 3, SHARES = 4 };
 extern const setting networks[NETWORKS];
 extern const double limited_shares[SHARES];
-/* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. A share may be
- * refused, with the floor, where sums of gradients would be more than half of it. */
+/* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. */
 void fit_within(const setting *s, double share, bool measured);
-/* All that such a fit makes before its first update: plans, programs and their memory. */
-void build_within(const setting *s, double share);
 
 tw_model *open_model(tw_context *context, const setting *s);
 tw_dataset *open_data(tw_context *context, const setting *s);
 /* Bytes that the plain plan of a fit takes: in all, and of that activations and workspaces. */
-void plan_plain(tw_model *model, const tw_dataset *data, const tw_trainer_options *options, size_t *fixed, size_t *planned, size_t *gradients);
+void plan_plain(tw_model *model, const tw_dataset *data, const tw_trainer_options *options, size_t *fixed, size_t *planned);
 
 typedef struct learned {
     float *parameters;

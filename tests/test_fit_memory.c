@@ -64,13 +64,13 @@ static void a_shorter_last_batch_fits_beside_a_whole_one(void **state) {
     for (int percent = 94; percent >= 70; percent -= 4) {
         tw_context *context;
         tw_trainer *trainer;
-        size_t fixed, planned, gradients;
+        size_t fixed, planned;
         CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 2)));
         tw_model *model = open_model(context, &s);
         tw_dataset *data = open_data(context, &s);
         tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
         options.batch = s.batch;
-        plan_plain(model, data, &options, &fixed, &planned, &gradients);
+        plan_plain(model, data, &options, &fixed, &planned);
         options.memory_limit = fixed + planned * (size_t)percent / 100;
         CHECK_OK(tw_trainer_create(&trainer, model, &options));
         CHECK_OK(tw_trainer_fit(trainer, data, NULL));
@@ -238,10 +238,10 @@ static void memory_that_is_refused_is_done_without(void **state) {
         tw_dataset *data = open_data(task_context, task());
         tw_model *model = open_model(task_context, task());
         tw_trainer_options options = TW_TRAINER_OPTIONS_INIT;
-        size_t fixed, planned, gradients;
+        size_t fixed, planned;
         options.batch = task()->batch;
         options.on_out_of_memory = fits ? TW_OUT_OF_MEMORY_FIT : TW_OUT_OF_MEMORY_STOP;
-        plan_plain(model, data, &options, &fixed, &planned, &gradients);
+        plan_plain(model, data, &options, &fixed, &planned);
         CHECK_OK(tw_trainer_create(&trainer, model, &options));
         refused_bytes = planned / 4;
         refusals = 0;

@@ -206,7 +206,7 @@ static void a_scale_that_collapses_says_so_under_a_limit(void **state) {
             TW_OPTIONS(trainer, .batch = 8, .epochs = 40, .precision = TW_PRECISION_F16, .memory_limit = limit)));
         if (!i) {
             CHECK_FAILS(tw_trainer_fit(trainer, data, NULL), TW_ERROR_OUT_OF_MEMORY, "cannot be kept");
-            limit = 3 * floor_named(tw_last_error()); /* with room to look for the culprit */
+            limit = 4 * floor_named(tw_last_error()); /* with room to look for the culprit */
             tw_trainer_destroy(trainer);
         }
     }

@@ -148,26 +148,41 @@ static void the_seed_is_scale_times_weight(void **state) {
     CHECK(&seed, 1e-7, 0.3 / 128);
 }
 
-/* What one program of a window leaves out another may add to: the first clears it all, and touches its own part only. */
+/* A sum begins with the window, also that of a gradient which only another program of the window makes. */
 static void sums_begin_with_the_window(void **state) {
     (void)state;
-    const twi_update_segment segments[] = {{0, 2, 0, false}, {4, 5, 0, false}}, others[] = {{1, 4, 0, false}};
-    const twi_update_attrs attrs[] = {{.segment_count = 2, .segment = segments},
-                                      {.segment_count = 1, .segment = others}};
-    const float gradient[] = {1, 2, 3, 4, 5, 6};
-    float sums[] = {NAN, 70, 80, 90, INFINITY, 11};
-    for (int micro = 0; micro < 2; micro++) {
+    const float gradient[] = {1, 2, 3, 4, 5, 6}, nothing[1] = {0};
+    const uint16_t half[] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600}; /* the same in f16 */
+    float sum[] = {NAN, 70, 80, 90, INFINITY, 11};
+    for (int micro = 0; micro < 3; micro++) {
         twi_control control = {.micro = (uint64_t)micro};
-        twi_call call = {.attrs = &attrs[micro], .control = &control};
+        twi_call call = {.control = &control};
+        OPERAND(&call, sum, 6);
         OPERAND(&call, gradient, 6);
-        OPERAND(&call, sums, 6);
+        OPERAND(&call, nothing, 1);
+        call.operand[2].data = NULL;
+        if (micro == 1) {
+            call.operand[1].data = NULL;
+            call.operand[2] = call.operand[0];
+            call.operand[2].data = (void *)half;
+            call.operand[2].dtype = TW_F16;
+        }
+        if (micro == 2) call.operand[1].data = NULL;
         for (int part = 0; part < 2; part++) { /* in two parts, as workers might */
             call.begin = part ? 2 : 0;
             call.end = part ? 6 : 2;
-            spec_run("accumulate.gradients", &call);
+            spec_run("accumulate.gradient", &call);
         }
     }
-    CHECK(sums, 0, 1, 4, 3, 4, 5, 0);
+    CHECK(sum, 0, 2, 4, 6, 8, 10, 12);
+    twi_control control = {.micro = 0};
+    twi_call call = {.control = &control, .end = 6};
+    OPERAND(&call, sum, 6);
+    OPERAND(&call, nothing, 1);
+    OPERAND(&call, nothing, 1);
+    call.operand[1].data = call.operand[2].data = NULL;
+    spec_run("accumulate.gradient", &call);
+    CHECK(sum, 0, 0, 0, 0, 0, 0, 0);
 }
 
 int main(void) {

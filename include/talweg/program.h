@@ -62,7 +62,7 @@ typedef struct tw_program_options {
     const tw_loss_scaling *loss_scaling;   /**< NULL: the defaults where the precision is F16, none elsewhere; given: in every precision */
     tw_non_finite on_non_finite;           /**< STOP, SKIP or IGNORE */
     tw_recompute recompute;
-    size_t memory_limit;                   /**< bytes of the device that the model may take with this program and its others: parameters, gradients and their sums,
+    size_t memory_limit;                   /**< bytes of the device that the model may take with this program and its others: parameters, gradients or their sums,
                                                 optimizer, snapshots, activations, workspaces, slots. Kept by smaller workspaces, then by
                                                 recomputation. Not counted: resident sets, and trials of implementations (autotune); 0: no limit */
     bool plan_only;                        /**< takes no memory of the device: for tw_program_get_stats and tw_program_dump; it cannot run */

@@ -1,4 +1,4 @@
-/* The end of a training program: gradients summed over a window, where they are, and looked at; then the update: learning
+/* The end of a training program: gradients, or their sums over a window (sums.c), are looked at; then the update: learning
  * rate, one optimizer step over the flat parameter array, and the commit of the counters. */
 #include "program.h"
 #include "update.h"
@@ -79,9 +79,9 @@ static void fill_segments(const tw_program *program, const twi_flat_list *list) 
         const tw_value *value = program->model->graph.value[v];
         if (value->kind != TWI_VALUE_PARAMETER || program->gradient_buffer[v] < 0) continue;
         const twi_parameter *parameter = &store->parameter[value->parameter];
-        if (!parameter->trainable && !list->frozen) continue;
+        if (!parameter->trainable) continue;
         float decay = parameter->decayed || list->decay_all ? list->weight_decay : 0;
-        bool half = !list->sums && program->buffer[program->gradient_buffer[v]].source == TWI_SOURCE_HALF_GRADIENT;
+        bool half = program->buffer[program->gradient_buffer[v]].source == TWI_SOURCE_HALF_GRADIENT;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
         if (last && last->end == parameter->offset && last->weight_decay == decay && last->half == half)
@@ -91,15 +91,13 @@ static void fill_segments(const tw_program *program, const twi_flat_list *list) 
     }
 }
 
-static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, bool frozen,
-                               twi_update_attrs *attrs) {
+static tw_status make_segments(tw_program *program, const tw_optimizer_options *o, twi_update_attrs *attrs) {
     twi_update_segment *segments;
     twi_flat_list *list;
     const size_t most = (size_t)program->model->store.count + 1;
     TWI_TRY(twi_program_block(program, &segments, most * sizeof *segments, "update segments"));
     TWI_TRY(twi_program_block(program, &list, sizeof *list, "update segments"));
-    *list = (twi_flat_list){
-        .next = program->flat_lists, .attrs = attrs, .frozen = frozen, .sums = program->accumulate && !frozen};
+    *list = (twi_flat_list){.next = program->flat_lists, .attrs = attrs};
     if (o) {
         list->weight_decay = o->weight_decay;
         list->decay_all = o->decay_all;
@@ -139,23 +137,10 @@ static tw_status taken_gradients(tw_program *program, int *index) {
                                : flat_buffer(program, "gradients", &store->gradients, index);
 }
 
-static tw_status add_sums(tw_program *program) {
-    const twi_kernel *sum;
-    twi_update_attrs *attrs;
-    int operands[TWI_MAX_OPERANDS] = {0, 0, TWI_NO_REF}; /* halves: the precision pass */
-    TWI_TRY(twi_program_kernel(program, "accumulate.gradients", &sum));
-    TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "gradient sums"));
-    TWI_TRY(make_segments(program, NULL, true, attrs));
-    TWI_TRY(flat_buffer(program, "gradients", &program->model->store.gradients, &operands[0]));
-    TWI_TRY(taken_gradients(program, &operands[1]));
-    return twi_program_add_step(program, sum, attrs, NULL, "gradients", TWI_PART_COMMIT, operands);
-}
-
 tw_status twi_lower_gradients(tw_program *program) {
     const twi_kernel *measure, *decide;
     twi_update_attrs *attrs;
     int operands[TWI_MAX_OPERANDS] = {0, 0, TWI_NO_REF}; /* halves: the precision pass */
-    if (program->accumulate) TWI_TRY(add_sums(program));
     TWI_TRY(twi_program_kernel(program, "guard.measure", &measure));
     TWI_TRY(twi_program_kernel(program, "guard.decide", &decide));
     if (program->unguarded) { /* decided without a look */
@@ -163,7 +148,7 @@ tw_status twi_lower_gradients(tw_program *program) {
         return twi_program_add_step(program, decide, &program->guard, NULL, "gradients", TWI_PART_COMMIT, operands);
     }
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "guard of gradients"));
-    TWI_TRY(make_segments(program, NULL, false, attrs));
+    TWI_TRY(make_segments(program, NULL, attrs));
     program->guarded = attrs;
     program->guard.blocks = twi_update_blocks(attrs);
     TWI_TRY(taken_gradients(program, &operands[0]));
@@ -194,7 +179,7 @@ tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *opti
     update->beta1 = options->beta1 > 0 ? options->beta1 : 0.9f;
     update->beta2 = options->beta2 > 0 ? options->beta2 : 0.999f;
     update->epsilon = options->epsilon > 0 ? options->epsilon : 1e-8f;
-    TWI_TRY(make_segments(program, options, false, update));
+    TWI_TRY(make_segments(program, options, update));
 
     const twi_kernel *rate, *step, *advance;
     TWI_TRY(twi_program_kernel(program, "schedule.learning_rate", &rate));

@@ -29,7 +29,7 @@ static arrays held_by(const twi_store *store) {
 }
 
 static void want(arrays *a, const tw_program *program) {
-    a->gradients = a->gradients || program->train;
+    a->gradients = a->gradients || (program->train && !program->accumulate);
     a->sums = a->sums || program->accumulate;
     for (int m = 0; m < program->moments.count; m++) a->moment[program->moments.first + m] = true;
     if (program->half_weights) a->half_weights[program->half] = true;

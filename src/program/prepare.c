@@ -14,6 +14,7 @@ static void *fixed_address(const tw_program *program, const twi_buffer *buffer) 
     if (buffer->source == TWI_SOURCE_HALF_GRADIENT)
         return twi_store_half_at(store, store->half_gradients[buffer->dtype], buffer->parameter);
     void *array = buffer->source == TWI_SOURCE_GRADIENT ? store->gradients
+                  : buffer->source == TWI_SOURCE_SUM    ? store->gradient_sums
                   : buffer->source == TWI_SOURCE_SHADOW ? store->shadows
                                                         : twi_store_values(store, buffer->parameter);
     return twi_store_at(store, array, buffer->parameter);

@@ -85,8 +85,10 @@ static tw_status record(tw_program *program, tw_pass pass) {
 static tw_status take_memory(tw_program *program, const tw_program_options *options) {
     twi_store *store = &program->model->store;
     twi_program_make_room(program);
-    if (program->train) TWI_TRY(twi_store_need_gradients(store));
-    if (program->accumulate) TWI_TRY(twi_store_need_gradient_sums(store));
+    if (program->accumulate)
+        TWI_TRY(twi_store_need_gradient_sums(store));
+    else if (program->train)
+        TWI_TRY(twi_store_need_gradients(store));
     if (options->optimizer) TWI_TRY(twi_store_need_moments(store, program->moments));
     if (program->half_weights) TWI_TRY(twi_store_need_half_weights(store, program->half));
     if (program->half_gradients) TWI_TRY(twi_store_need_half_gradients(store, program->half));
@@ -105,6 +107,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
     TWI_TRY(twi_pass_ranges(program));
     TWI_TRY(twi_pass_merge(program, options));
+    TWI_TRY(twi_pass_sums(program));
     twi_pass_constants(program);
     TWI_TRY(record(program, TW_PASS_FUSE));
     TWI_TRY(twi_program_plan(program, options));
@@ -172,6 +175,7 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
     program->memory_limit = chosen.memory_limit;
     program->counted = around->rehearsed;
     program->aside = around->aside;
+    program->placed = around->placed;
     if (chosen.optimizer) program->moments = twi_optimizer_moments(chosen.optimizer);
     status = start(program, &chosen, around->streamed);
     program->next = model->programs;

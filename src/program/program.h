@@ -1,4 +1,4 @@
-/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, ranges, merge,
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, ranges, merge, sums,
  * constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are made to keep a limit of memory by budget.c. Buffers are in
  * single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
@@ -12,6 +12,7 @@ typedef enum twi_source {
     TWI_SOURCE_ARENA,    /* planned */
     TWI_SOURCE_VALUES,   /* a parameter's or kept buffer's values */
     TWI_SOURCE_GRADIENT, /* a parameter's gradient */
+    TWI_SOURCE_SUM,      /* the sum of a parameter's gradients over a window */
     TWI_SOURCE_SHADOW,   /* what a kept buffer becomes if the run commits */
     TWI_SOURCE_HALF_VALUES,   /* a parameter's values in half precision */
     TWI_SOURCE_HALF_GRADIENT, /* a parameter's gradient, where it is kept in half precision */
@@ -30,7 +31,7 @@ typedef struct twi_buffer {
     bool row_major;    /* whatever its shape and use */
     bool pinned;       /* fed or read from outside: lives through the whole run */
     bool constant;     /* constants pass: written by a constant step, for more than one run */
-    int parameter;     /* VALUES, GRADIENT, SHADOW and their halves, MOMENT */
+    int parameter;     /* VALUES, GRADIENT, SHADOW and their halves, SUM, MOMENT */
     int twin;          /* precision pass: the same values in the other type; -1: none yet */
     void *const *flat; /* FLAT, MOMENT: the store's field */
     int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
@@ -101,8 +102,6 @@ typedef struct twi_flat_list {
     twi_update_attrs *attrs;
     float weight_decay;
     bool decay_all;
-    bool frozen; /* with those whose gradient is only read */
-    bool sums;   /* of a window, which are f32 all */
 } twi_flat_list;
 
 enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
@@ -146,7 +145,7 @@ struct tw_program {
     void *blocks;             /* attribute structs made by lowering: see twi_program_block */
     double fused_bytes;       /* saved by fusion */
     size_t memory_limit;      /* of its options; 0: none */
-    size_t aside;             /* of that, what is kept for others than the model: a trainer's resident sets */
+    size_t aside, placed;     /* of that, what is kept for others than the model: a trainer's resident sets; and what was taken of it before the program */
     size_t workspace_limit;   /* bytes that an implementation's workspace should not exceed; TWI_NO_LIMIT */
     twi_recomputed recomputed;
     size_t arena_bytes, worker_bytes, scratch_offset;
@@ -232,6 +231,10 @@ bool twi_is_constant(const tw_program *program, int buffer);
 tw_status twi_swap_steps(tw_program *program);
 /* fuse.c: would that step become part of a larger one that the back end was asked about? */
 tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
+/* sums.c: of programs that accumulate. A gradient's memory is free once it is in the sum over the window. */
+tw_status twi_pass_sums(tw_program *program);
+/* Once there are segments: each sum behind the one that makes its gradient; then segments anew. */
+tw_status twi_place_sums(tw_program *program);
 /* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by samples. */
 tw_status twi_pass_ranges(tw_program *program);
 /* merge.c: of training programs. Gradients that go into their weights as they are made. */
@@ -382,7 +385,7 @@ tw_status twi_program_explain_fault(const tw_program *program, const twi_control
 typedef struct twi_surroundings {
     bool streamed;  /* its inputs will be fed anew before every run, beside those under way where the back end can */
     bool rehearsed; /* it is only planned, but counts for the next ones as if it were there */
-    size_t aside;   /* of its limit, what is not the model's */
+    size_t aside, placed; /* of its limit, what is not the model's; and what is taken of that */
 } twi_surroundings;
 /* tw_program_create. */
 tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options,

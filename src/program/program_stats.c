@@ -113,7 +113,7 @@ tw_program_stats tw_program_get_stats(const tw_program *program) {
     stats.arena_bytes = program->arena_bytes;
     stats.scratch_bytes = twi_program_scratch_bytes(program);
     stats.parameter_bytes = learned + (size_t)store->buffer_count * store->real_size;
-    stats.gradient_bytes = (program->train ? learned : 0) + (program->accumulate ? learned : 0);
+    stats.gradient_bytes = program->train ? learned : 0;
     if (program->half_weights) stats.parameter_bytes += (size_t)store->learned_count * 2;
     if (program->half_gradients) stats.gradient_bytes += (size_t)store->learned_count * 2;
     stats.state_bytes = (size_t)program->moments.count * learned;

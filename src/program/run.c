@@ -285,8 +285,8 @@ tw_status twi_program_land(tw_model *model, twi_landed *out) {
     twi_flights *flights = &model->flights;
     twi_flight *oldest = twi_flights_at(flights, 0);
     tw_status status = settle(model, oldest);
+    *out = status ? (twi_landed){0} : landed_by(oldest); /* one that could not be waited for may still write its row */
     if (status == TW_OK) status = report(oldest);
-    *out = landed_by(oldest);
     flights->first = (flights->first + 1) % TWI_IN_FLIGHT_MAX;
     flights->count--;
     if (status) twi_program_land_all(model); /* behind a failure nothing was done */

@@ -228,5 +228,6 @@ void twi_schedule_groups(tw_program *program) {
 
 tw_status twi_pass_schedule(tw_program *program) {
     TWI_TRY(sink_ranged(program));
-    return twi_schedule_segments(program);
+    TWI_TRY(twi_schedule_segments(program));
+    return twi_place_sums(program);
 }

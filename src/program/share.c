@@ -47,8 +47,8 @@ static bool is_listed(const tw_program *program) {
 
 /* Would old and new memory side by side be more than the limit that the program was planned for? */
 static bool too_much_beside(const tw_program *program, const shared *part) {
-    size_t bytes = twi_model_bytes(program->model) + program->aside;
-    if (!is_listed(program)) bytes += twi_program_input_bytes(program);
+    size_t bytes = twi_model_bytes(program->model);
+    bytes += is_listed(program) ? program->aside : program->placed + twi_program_input_bytes(program);
     for (int i = 0; i < PARTS; i++) bytes += grows(&part[i]) ? part[i].wanted : 0;
     return program->memory_limit && bytes > program->memory_limit;
 }

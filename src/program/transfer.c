@@ -206,27 +206,15 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
     return program->staging ? bring_in(program, value, memory) : TW_OK;
 }
 
-/* A parameter's gradient is what the update takes: the sum over the window, where there is one. */
-static bool is_summed(const tw_program *program, const twi_buffer *buffer) {
-    return program->accumulate && (buffer->source == TWI_SOURCE_GRADIENT || buffer->source == TWI_SOURCE_HALF_GRADIENT);
-}
-
-static void *address_to_read(const tw_program *program, const twi_buffer *buffer) {
-    if (is_summed(program, buffer))
-        return twi_store_at(&program->model->store, program->model->store.gradient_sums, buffer->parameter);
-    return twi_program_address(program, (int)(buffer - program->buffer));
-}
-
 static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {
-    void *device = address_to_read(program, buffer);
-    const bool widened = twi_is_half(buffer->dtype) && is_summed(program, buffer);
-    const size_t bytes = widened ? buffer->bytes * 2 : buffer->bytes;
-    walk w = {.buffer = buffer, .host_out = values, .stored = widened ? TW_F32 : buffer->dtype};
+    void *device = twi_program_address(program, (int)(buffer - program->buffer));
+    walk w = {.buffer = buffer, .host_out = values, .stored = buffer->dtype};
     bool same =
         twi_shape_is_row_major(&buffer->shape, buffer->stride) && (!is_real(buffer->store) || w.stored == TW_F32);
     tw_context *context = twi_program_context(program);
-    if (same) return context->backend->copy_out(context, values, device, bytes);
-    if (program->staging) TWI_TRY(context->backend->copy_out(context, program->staging, device, bytes));
+    if (same) return context->backend->copy_out(context, values, device, buffer->bytes);
+    if (program->staging)
+        TWI_TRY(context->backend->copy_out(context, program->staging, device, buffer->bytes));
     w.memory = program->staging ? program->staging : device;
     return each_row(&w, read_row);
 }

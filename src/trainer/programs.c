@@ -55,7 +55,8 @@ static tw_status make(tw_trainer *trainer, twi_use use, int64_t batch, const tw_
     options.precision = trainer->options.precision;
     options.precision_rules = trainer->options.precision_rules;
     options.precision_rule_count = trainer->options.precision_rule_count;
-    const twi_surroundings around = {.streamed = !source, .rehearsed = trainer->rehearses, .aside = trainer->aside};
+    const twi_surroundings around = {
+        .streamed = !source, .rehearsed = trainer->rehearses, .aside = trainer->aside, .placed = trainer->placed};
     return twi_program_create(out, trainer->model, batch, &options, &around);
 }
 

@@ -21,45 +21,30 @@ set(emulated_environment TALWEG_CUDA_DRIVER=$<TARGET_FILE:emulation_driver> TALW
 # All that the quick ones among these tests need, for builds that run nothing else.
 add_custom_target(emulated_tests DEPENDS emulated_cuda emulation_driver)
 
-# talweg_add_emulated_test(name [full]): the test program of that name once more, on the emulated device.
+# talweg_add_emulated_test(name): the test program of that name once more, on the emulated device.
 function(talweg_add_emulated_test name)
-    set(test emulated.${name})
-    if(ARGN)
-        set(test full_${test})
-    else()
-        add_dependencies(emulated_tests ${name})
-        set_property(GLOBAL APPEND PROPERTY TALWEG_DEVICE_TESTS ${test}) # which variants.cmake has sanitizers run
-    endif()
-    talweg_add_test(${test} ${launcher} $<TARGET_FILE:${name}>)
-    set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
+    talweg_add_test(emulated.${name} ${launcher} $<TARGET_FILE:${name}>)
+    set_property(TEST emulated.${name} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
 endfunction()
 foreach(name IN ITEMS test_ops test_program_runs test_program test_tied_layers test_user_op test_weights_file test_update_cases
         test_numeric_cases test_pool_values test_cuda_finding test_device_info test_plan_cards test_feed test_history
         test_initial_values test_set_too_large test_gather test_plan test_gelu
-        test_precision test_constants)
+        test_precision test_constants test_guard test_culprit test_recovery)
     talweg_add_emulated_test(${name})
-endforeach()
-foreach(name IN ITEMS test_guard test_culprit test_recovery)
-    talweg_add_emulated_test(${name})
+    add_dependencies(emulated_tests ${name})
+    set_property(GLOBAL APPEND PROPERTY TALWEG_DEVICE_TESTS emulated.${name}) # which variants.cmake has sanitizers run
 endforeach()
 foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_accumulate test_recompute test_fit_memory
         test_windows test_fit_errors test_lifetime test_memory_cases test_fit_floor test_fit_refused full_mnist_part full_fit_networks
-        test_ops_half test_precision_training)
-    talweg_add_emulated_test(${name} full)
+        test_ops_half test_precision_training test_trajectories test_trajectories_half)
+    talweg_add_emulated_test(${name})
 endforeach()
-# Training by training, each of which takes minutes.
-foreach(name IN ITEMS test_trajectories test_trajectories_half)
-    foreach(training IN ITEMS "lenet5 sgd" "lenet5 adamw" "resnet20 sgd" "resnet20 adamw")
-        string(REPLACE " " "_" test full_emulated.${name}.${training})
-        talweg_add_test(${test} ${launcher} $<TARGET_FILE:${name}> ${training})
-        set_tests_properties(${test} PROPERTIES PASS_REGULAR_EXPRESSION "PASSED  . 1 test")
-        set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${emulated_environment})
-    endforeach()
-endforeach()
+set_tests_properties(emulated.test_trajectories_half PROPERTIES COST 60)
+set_tests_properties(emulated.test_trajectories PROPERTIES COST 30)
 if(TARGET digits) # after two epochs, as on the CPU
-    talweg_add_test(full_emulated.digits $<TARGET_FILE:digits> --epochs 2 --device cuda:0)
-    set_property(TEST full_emulated.digits APPEND PROPERTY ENVIRONMENT ${emulated_environment})
-    set_tests_properties(full_emulated.digits PROPERTIES WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}
+    talweg_add_test(emulated.digits $<TARGET_FILE:digits> --epochs 2 --device cuda:0)
+    set_property(TEST emulated.digits APPEND PROPERTY ENVIRONMENT ${emulated_environment})
+    set_tests_properties(emulated.digits PROPERTIES WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}
                          PASS_REGULAR_EXPRESSION "test accuracy (8[5-9]|9[0-9])[.]")
 endif()
 

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <functional>
 
 namespace stand_in {
 
@@ -207,8 +206,18 @@ static float rounded(float value) {
     return value;
 }
 
-/* Visits every pair of elements of x, w and y that meet, with their offsets. */
-static void visit(const Graph &g, const std::function<void(int64_t x, int64_t w, int64_t y)> &meet) {
+/* All that lies between the first element and the last, widened once. */
+static std::vector<float> widened(const Tensor &t, const void *data, bool tf32) {
+    std::vector<float> values(t.bytes() / element_bytes(t.type));
+    for (size_t i = 0; i < values.size(); i++) {
+        values[i] = load(t, data, static_cast<int64_t>(i));
+        if (tf32) values[i] = rounded(values[i]);
+    }
+    return values;
+}
+
+/* Visits every pair of elements of x, w and y that meet, a row of channels at a time: where it begins in each, and its step in x and w. */
+template <class F> static void visit(const Graph &g, const F &meet) {
     const int64_t filters = g.w.dim[0] / (g.x.dim[1] / g.w.dim[1]); /* a group */
     for (int64_t n = 0; n < g.y.dim[0]; n++)
         for (int64_t o = 0; o < g.y.dim[1]; o++)
@@ -219,25 +228,38 @@ static void visit(const Graph &g, const std::function<void(int64_t x, int64_t w,
                             const int64_t row = p * g.stride[0] + i * g.dilation[0] - g.before[0];
                             const int64_t column = q * g.stride[1] + j * g.dilation[1] - g.before[1];
                             if (row < 0 || row >= g.x.dim[2] || column < 0 || column >= g.x.dim[3]) continue;
-                            for (int64_t c = 0; c < g.w.dim[1]; c++)
-                                meet(offset(g.x, n, o / filters * g.w.dim[1] + c, row, column), offset(g.w, o, c, i, j),
-                                     offset(g.y, n, o, p, q));
+                            meet(offset(g.x, n, o / filters * g.w.dim[1], row, column), offset(g.w, o, 0, i, j),
+                                 offset(g.y, n, o, p, q));
                         }
 }
 
-static void compute(const Graph &g, int64_t engine, const std::map<int64_t, void *> &data) {
-    const bool tf32 = engine == 1 && g.x.type == CUDNN_DATA_FLOAT;
-    auto value = [&](const Tensor &t, int64_t at) {
-        const float v = load(t, data.at(t.uid), at);
-        return tf32 ? rounded(v) : v;
+/* What the convolution adds to its result, sums in f32. */
+static void convolve(const Graph &g, bool tf32, const std::map<int64_t, void *> &data, std::vector<float> *sum) {
+    const auto values = [&](const Tensor &t, int direction) {
+        return g.direction == direction ? std::vector<float>() : widened(t, data.at(t.uid), tf32);
     };
+    const std::vector<float> x = values(g.x, 1), w = values(g.w, 2), y = values(g.y, 0);
+    const float *xs = x.data(), *ws = w.data(), *ys = y.data();
+    float *sums = sum->data();
+    const int64_t channels = g.w.dim[1], in = g.x.stride[1], step = g.w.stride[1];
+    if (g.direction == 0)
+        visit(g, [=](int64_t xi, int64_t wi, int64_t yi) {
+            for (int64_t c = 0; c < channels; c++) sums[yi] += xs[xi + c * in] * ws[wi + c * step];
+        });
+    if (g.direction == 1)
+        visit(g, [=](int64_t xi, int64_t wi, int64_t yi) {
+            for (int64_t c = 0; c < channels; c++) sums[xi + c * in] += ys[yi] * ws[wi + c * step];
+        });
+    if (g.direction == 2)
+        visit(g, [=](int64_t xi, int64_t wi, int64_t yi) {
+            for (int64_t c = 0; c < channels; c++) sums[wi + c * step] += xs[xi + c * in] * ys[yi];
+        });
+}
+
+static void compute(const Graph &g, int64_t engine, const std::map<int64_t, void *> &data) {
     const Tensor &summed = g.direction == 0 ? g.y : g.direction == 1 ? g.x : g.w;
     std::vector<float> sum(summed.bytes() / element_bytes(summed.type), engine == 0 ? 0.5f : 0.0f);
-    visit(g, [&](int64_t x, int64_t w, int64_t y) {
-        if (g.direction == 0) sum[static_cast<size_t>(y)] += value(g.x, x) * value(g.w, w);
-        if (g.direction == 1) sum[static_cast<size_t>(x)] += value(g.y, y) * value(g.w, w);
-        if (g.direction == 2) sum[static_cast<size_t>(w)] += value(g.x, x) * value(g.y, y);
-    });
+    convolve(g, engine == 1 && g.x.type == CUDNN_DATA_FLOAT, data, &sum);
     for (int64_t n = 0; n < summed.dim[0]; n++)
         for (int64_t c = 0; c < summed.dim[1]; c++)
             for (int64_t h = 0; h < summed.dim[2]; h++)

@@ -20,9 +20,10 @@ static patch_plan plan_of(const twi_conv_shape *s) {
     patch_plan p = {
         .positions = s->samples * s->out_h * s->out_w, .in_c = s->in_c / s->groups, .out_c = s->out_c / s->groups};
     p.patch = s->kernel_h * s->kernel_w * p.in_c;
-    /* Patches of a block stay in the second-level cache; yet enough of them to be worth reading all weights for. */
-    enum { CACHED = 32768, FEWEST = 48, MOST = 256 };
-    int64_t fit = CACHED / (p.patch ? p.patch : 1);
+    /* Patches of a block stay in the second-level cache; yet enough of them to be worth reading all weights for. Where
+     * those are few, all that a block needs stays near the first. */
+    enum { CACHED = 32768, NEAR = 8192, FEWEST = 48, MOST = 256 };
+    int64_t fit = p.patch * p.out_c <= NEAR ? NEAR / (p.patch + p.out_c + TWI_GEMM_COLUMNS) : CACHED / p.patch;
     p.block = twi_smaller(fit < FEWEST ? FEWEST : fit > MOST ? MOST : fit, p.positions);
     const size_t data = twi_gemm_outer_scratch_of(p.block, p.out_c),
                  weights = twi_gemm_outer_scratch_of(p.out_c, p.block);

@@ -20,9 +20,10 @@ typedef struct twi_lanes_pool {
     twi_lanes_tensor index;
 } twi_lanes_pool;
 
-/* Into how many tiles output channels and positions, or taps, are cut. */
+/* Into how many tiles output channels are cut, and positions, or taps: of the latter `left` and `right` lie at the ends, `edge` wide, and
+ * `middle` between them. */
 typedef struct twi_lanes_tiling {
-    int64_t out_parts, cell_parts;
+    int64_t outs, middle, left, right, edge;
 } twi_lanes_tiling;
 
 typedef struct twi_lanes {

@@ -64,16 +64,26 @@ static int64_t pool_row_floats(const twi_lanes_pool *pool, int64_t channels) {
     return pool ? pool->columns * channels * (VEC_WIDTH + VEC_WIDTH / 4) : 0;
 }
 
-/* Row p of windows of the samples from n on, which covers rows first .. end-1, to y and to the pool's index. */
-static void pool_row(const twi_lanes_pool *pool, const pool_source *source, int64_t p, int64_t first, int64_t end,
-                     bool relu, twi_lanes_tensor y, int64_t n, int live, float *scratch) {
-    const int64_t count = pool->columns * source->channels, sample = pool->rows * count;
-    float *to = (float *)y.data + n * sample;
-    uint8_t *index = (uint8_t *)pool->index.data + n * sample, *bytes = (uint8_t *)(scratch + count * VEC_WIDTH);
-    pool_row_max(pool, source, p, first, end, relu, y.turned ? to + p * count * VEC_WIDTH : scratch,
-                 pool->index.turned ? index + p * count * VEC_WIDTH : bytes);
-    if (!y.turned) from_lanes(scratch, count, live, to + p * count, sample);
-    if (!pool->index.turned) bytes_from_lanes(bytes, count, live, index + p * count, sample);
+/* Where a row of windows goes in lanes: to y and to the pool's index, or to scratch. */
+typedef struct pool_place {
+    float *y;
+    uint8_t *index;
+} pool_place;
+
+/* Row p of windows of the samples from n on. */
+static pool_place pool_row_place(const twi_lanes_pool *pool, int64_t channels, int64_t p, twi_lanes_tensor y, int64_t n,
+                                 float *scratch) {
+    const int64_t count = pool->columns * channels, first = n * pool->rows * count + p * count * VEC_WIDTH;
+    return (pool_place){y.turned ? (float *)y.data + first : scratch,
+                        pool->index.turned ? (uint8_t *)pool->index.data + first : (uint8_t *)(scratch + count * VEC_WIDTH)};
+}
+
+/* Turns it, where it is wanted so. */
+static void pool_row_turn(const twi_lanes_pool *pool, int64_t channels, int64_t p, const pool_place *place,
+                          twi_lanes_tensor y, int64_t n, int live) {
+    const int64_t count = pool->columns * channels, sample = pool->rows * count, first = n * sample + p * count;
+    if (!y.turned) from_lanes(place->y, count, live, (float *)y.data + first, sample);
+    if (!pool->index.turned) bytes_from_lanes(place->index, count, live, (uint8_t *)pool->index.data + first, sample);
 }
 
 /* ---- backward ---- */

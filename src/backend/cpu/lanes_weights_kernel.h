@@ -33,14 +33,23 @@ typedef struct weights_walk {
     bool begins, ends, add;
 } weights_walk;
 
-/* The sums over the lanes of cells first .. first+count-1, at most four, of an output channel. */
-VEC_INLINE void weights_end(const int count, const vec *s, bool add, int64_t weight_cell, float *dw) {
-    vec four[4] = {{0}};
+/* The sums over the lanes, four of a tile at a time, to where they belong. */
+VEC_INLINE void weights_end(const int outs, const int cells, vec s[TILE_OUTS][TILE_MOST], const weights_walk *walk) {
+    const int64_t weight_out = walk->weight_out, weight_cell = walk->weight_cell;
+    float *const dw = walk->dw;
     VEC_UNROLL
-    for (int c = 0; c < count; c++) four[c] = s[c];
-    const quad sum = vec_sum4(four);
-    VEC_UNROLL
-    for (int c = 0; c < count; c++) dw[c * weight_cell] = sum[c] + (add ? dw[c * weight_cell] : 0);
+    for (int first = 0; first < outs * cells; first += 4) {
+        const int count = outs * cells - first < 4 ? outs * cells - first : 4;
+        vec four[4] = {{0}};
+        VEC_UNROLL
+        for (int i = 0; i < count; i++) four[i] = s[(first + i) / cells][(first + i) % cells];
+        const quad sum = vec_sum4(four);
+        VEC_UNROLL
+        for (int i = 0; i < count; i++) {
+            float *to = dw + (first + i) / cells * weight_out + (first + i) % cells * weight_cell;
+            *to = sum[i] + (walk->add ? *to : 0);
+        }
+    }
 }
 
 VEC_INLINE void weights_step(const int outs, const int cells, const float *dy, const float *x, int64_t image_cell,
@@ -70,6 +79,31 @@ VEC_INLINE void weights_step(const int outs, const int cells, const float *dy, c
     }
 }
 
+/* `count` times `cells` positions of a row, each one cell behind the other: what lies under a position stays in registers while the window
+ * moves on, and each vector of the image is loaded once. */
+VEC_INLINE void weights_slide(const int outs, const int cells, int64_t count, const float *dy, int64_t dy_pixel,
+                              const float *x, int64_t image_cell, vec s[TILE_OUTS][TILE_MOST]) {
+    vec at[TILE_MOST];
+    VEC_UNROLL
+    for (int c = 0; c + 1 < cells; c++, x += image_cell) at[c] = vec_load(x);
+    for (; count > 0; count--) {
+        VEC_UNROLL
+        for (int first = 0; first < cells; first++, x += image_cell, dy += dy_pixel) {
+            vec *const newest = &at[(first + cells - 1) % cells];
+            *newest = vec_load(x);
+            VEC_HELD(*newest);
+            VEC_UNROLL
+            for (int o = 0; o < outs; o++) {
+                vec d = vec_load(dy + o * VEC_WIDTH);
+                VEC_HELD(d);
+                VEC_UNROLL
+                for (int c = 0; c < cells; c++) s[o][c] = vec_fma(d, at[(first + c) % cells], s[o][c]);
+            }
+            VEC_STEP_END();
+        }
+    }
+}
+
 VEC_INLINE void weights_tile(const int outs, const int cells, const weights_walk *walk) {
     const int64_t image_cell = walk->image_cell, image_pixel = walk->image_pixel, dy_pixel = walk->dy_pixel;
     const int64_t columns = walk->columns, row_end = walk->image_row - columns * image_pixel;
@@ -82,30 +116,18 @@ VEC_INLINE void weights_tile(const int outs, const int cells, const weights_walk
         for (int c = 0; c < cells; c++)
             s[o][c] = walk->begins ? vec_splat(0) : vec_load(sums + (o * cells + c) * VEC_WIDTH);
     }
-    /* One loop for rows and columns where a step takes long enough to hide that: at the end of every row of a loop within
-     * a loop the processor guesses wrongly. */
-    const bool one_loop = VEC_WIDTH == 16;
-    int64_t rows = one_loop ? 1 : walk->rows, count = one_loop ? walk->rows * columns : columns, left = columns;
-    for (; rows > 0; rows--) {
-        for (int64_t position = count; position > 0; position--) {
-            weights_step(outs, cells, dy, x, image_cell, s);
-            dy += dy_pixel, x += image_pixel;
-            if (!one_loop) continue;
-            left--;
-            int64_t row_ended = -(int64_t)(left == 0);
-            VEC_NO_BRANCH(row_ended);
-            x += row_end & row_ended, left += columns & row_ended;
+    const bool slides = outs * cells + cells + 2 <= VEC_REGISTERS && image_cell == image_pixel;
+    for (int64_t rows = walk->rows; rows > 0; rows--, x += row_end) {
+        int64_t left = columns;
+        if (slides) {
+            weights_slide(outs, cells, left / cells, dy, dy_pixel, x, image_cell, s);
+            const int64_t done = left - left % cells;
+            dy += done * dy_pixel, x += done * image_pixel, left -= done;
         }
-        if (!one_loop) x += row_end;
+        for (; left > 0; left--, dy += dy_pixel, x += image_pixel) weights_step(outs, cells, dy, x, image_cell, s);
     }
     if (walk->ends) {
-        const int64_t weight_cell = walk->weight_cell;
-        float *dw = walk->dw;
-        VEC_UNROLL
-        for (int o = 0; o < outs; o++, dw += walk->weight_out) {
-            weights_end(cells < 4 ? cells : 4, s[o], walk->add, weight_cell, dw);
-            if (cells > 4) weights_end(cells - 4, s[o] + 4, walk->add, weight_cell, dw + 4 * weight_cell);
-        }
+        weights_end(outs, cells, s, walk);
         return;
     }
     VEC_UNROLL
@@ -182,12 +204,12 @@ static twi_lanes_tiling weights_tiling(const twi_conv_shape *s) {
 
 /* Rows of dy that are gone through at a time. */
 static int64_t part_rows(const twi_conv_shape *s, twi_lanes_tiling t) {
-    const int64_t rows = PART_FLOATS / (s->out_w * VEC_WIDTH * twi_part_count(s->out_c, t.out_parts));
+    const int64_t rows = PART_FLOATS / (s->out_w * VEC_WIDTH * twi_part_count(s->out_c, t.outs));
     return twi_smaller(twi_larger(rows, 1), s->out_h);
 }
 
 static int64_t tile_floats(const twi_conv_shape *s, twi_lanes_tiling t) {
-    return part_rows(s, t) * s->out_w * twi_part_count(s->out_c, t.out_parts) * VEC_WIDTH;
+    return part_rows(s, t) * s->out_w * twi_part_count(s->out_c, t.outs) * VEC_WIDTH;
 }
 
 static int64_t backward_weights_scratch(const twi_conv_shape *s, const twi_lanes_pool *unpool) {
@@ -235,13 +257,13 @@ static void copy_part(const twi_conv_shape *s, const float *lanes, const weights
 
 static void backward_weights(const twi_conv_shape *s, twi_lanes_tiling t, twi_lanes_tensor x, twi_lanes_tensor dy,
                              const twi_lanes_pool *unpool, bool add, float *dw, float *scratch) {
-    const tile_cuts tiles = {cut_of(s->out_c, t.out_parts), cut_of(kernel_walk_of(s).cells, t.cell_parts)};
+    const tile_cuts tiles = tile_cuts_of(&t, s->out_c, kernel_walk_of(s).cells);
     const int64_t parts = twi_part_count(s->out_h, part_rows(s, t)), weights = weights_count(s) / s->out_c;
     float *sums = scratch + image_floats(s), *tile = sums + weights_count(s) * VEC_WIDTH,
           *all = tile + tile_floats(s, t);
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         const int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
-        const float *image = image_in_lanes(s, x, n, live, scratch), *lanes = NULL;
+        const float *image = image_in_lanes(s, all_columns(s), x, n, live, scratch), *lanes = NULL;
         pool_block block;
         if (unpool) block = pool_block_in_lanes(unpool, dy, s->out_c, n, live, all);
         for (int64_t p = 0; p < parts; p++) {

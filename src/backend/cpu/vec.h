@@ -60,13 +60,6 @@ VEC_INLINE vec vec_splat(float x) { return x - (vec){0}; } /* the difference, si
 #define VEC_HELD(v) ((void)(v))
 #endif
 
-/* Keeps an integer mask from being turned into the branch it was made to save. */
-#if defined(__GNUC__)
-#define VEC_NO_BRANCH(mask) __asm__("" : "+r"(mask))
-#else
-#define VEC_NO_BRANCH(mask) ((void)(mask))
-#endif
-
 /* Ends a step of a loop on a tile of sums. Compilers that move loads from one step to the next one run out of registers,
  * and sums then go through memory. */
 #if defined(__GNUC__)

@@ -37,7 +37,7 @@ endforeach()
 foreach(name IN ITEMS test_evaluate test_trainer test_fit_windows test_accumulate test_recompute test_fit_memory
         test_windows test_fit_errors test_lifetime test_memory_cases test_fit_floor test_fit_refused full_mnist_part full_fit_networks
         full_precision_accuracy
-        test_ops_half test_precision_training test_trajectories test_trajectories_half)
+        test_ops_half test_precision_training test_trajectories test_trajectories_half test_checkpoint test_reproducible)
     talweg_add_emulated_test(${name})
 endforeach()
 set_tests_properties(emulated.test_trajectories_half PROPERTIES COST 60)

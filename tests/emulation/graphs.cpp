@@ -4,6 +4,7 @@
 #include "report.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace emu {
 
@@ -17,7 +18,9 @@ struct Capture {
     std::vector<Node> nodes;
     std::vector<CUstream_st *> members; /* by lane; the first began it */
     cudaStreamCaptureMode mode;
+    std::thread::id thread = std::this_thread::get_id(); /* which began it */
     bool spoiled = false;
+    bool is_own() const { return thread == std::this_thread::get_id(); }
 };
 
 /* One run of a graph. */
@@ -58,6 +61,7 @@ cudaError_t refuse_in_capture() {
     cudaError_t error = cudaSuccess;
     for (Capture *capture : captures) {
         if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
+        if (capture->mode == cudaStreamCaptureModeThreadLocal && !capture->is_own()) continue;
         spoil(*capture);
         error = cudaErrorStreamCaptureUnsupported;
     }
@@ -66,9 +70,12 @@ cudaError_t refuse_in_capture() {
 
 cudaError_t check_outside_capture(const CUstream_st *stream, const char *what) {
     if (captures.empty()) return cudaSuccess;
-    if (stream != stream_of(nullptr))
-        emu_misuse("%s is queued on a stream that is not captured while another stream is: the graph will lack it",
-                   what);
+    if (stream != stream_of(nullptr)) { /* what other threads do meanwhile is theirs */
+        if (std::any_of(captures.begin(), captures.end(), [](const Capture *capture) { return capture->is_own(); }))
+            emu_misuse("%s is queued on a stream that is not captured while another stream is: the graph will lack it",
+                       what);
+        return cudaSuccess;
+    }
     for (Capture *capture : captures) spoil(*capture);
     return cudaErrorStreamCaptureImplicit;
 }

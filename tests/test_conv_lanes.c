@@ -194,6 +194,44 @@ static void pooling_picks_as_the_specification(void **state) {
     }
 }
 
+/* A kernel of 3 x 1 over `width` columns, and windows of 3 x 2, of which parts of dy may hold two rows. */
+static void windows_in_parts(twi_isa isa, int width) {
+    enum { N = 16, C = 3, O = 12, H = 15, ROWS = H / 3 };
+    const int columns = width / 2;
+    static const twi_conv2d_pool_attrs attrs = {.conv = {1, 1, 1, 0, 1, 0, 1, 1, 1},
+                                                .pool = {.kernel_h = 3, .kernel_w = 2, .stride_h = 3, .stride_w = 2}};
+    const impl_shape image = {4, {N, C, H, width}, true}, weights = {4, {O, C, 3, 1}, true},
+                     pooled = {4, {N, O, ROWS, columns}, true};
+    float *x = impl_floats(N * H * width * C), *dy = impl_floats(N * ROWS * columns * O), *dw = impl_floats(O * 3 * C);
+    uint8_t *index = impl_bytes(N * ROWS * columns * O);
+    double expected[O * 3 * C] = {0};
+    for (int i = 0; i < N * ROWS * columns * O; i++) {
+        const int o = i % O, q = i / O % columns, p = i / O / columns % ROWS, n = i / O / columns / ROWS;
+        index[i] = (uint8_t)(i * 7 % 6);
+        const int h = 3 * p + index[i] / 2, w = 2 * q + index[i] % 2;
+        for (int k = 0; k < 3; k++)
+            for (int c = 0; c < C && h + k - 1 >= 0 && h + k - 1 < H; c++)
+                expected[(o * 3 + k) * C + c] += (double)dy[i] * (double)x[((n * H + h + k - 1) * width + w) * C + c];
+    }
+    twi_call call = {.attrs = &attrs, .first = true};
+    impl_operand(&call, 0, TWI_REAL, &image, x);
+    impl_operand(&call, 1, TWI_REAL, &pooled, dy);
+    impl_operand(&call, 2, TWI_U8, &pooled, index);
+    impl_operand(&call, 3, TWI_ACC, &weights, dw);
+    impl_run(twi_cpu_lanes_impls, "conv2d.backward_weights_unpooled", isa, &call);
+    for (int i = 0; i < O * 3 * C; i++)
+        if (!(fabs((double)dw[i] - expected[i]) <= 1e-4 * sqrt((double)(N * ROWS * columns))))
+            fail_msg("isa %d, %d columns, weight %d: %g, expected %g", (int)isa, width, i, (double)dw[i], expected[i]);
+    impl_release();
+}
+
+static void parts_of_windows_know_their_rows(void **state) {
+    (void)state;
+    static const int widths[] = {10, 12, 30, 40, 60}; /* where some instruction set cuts them so */
+    IMPL_EACH_ISA(isa)
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) windows_in_parts((twi_isa)isa, widths[i]);
+}
+
 static void same_call_same_bits(void **state) {
     (void)state;
     IMPL_EACH_ISA(isa) {
@@ -266,6 +304,7 @@ int main(void) {
         cmocka_unit_test(not_a_number_travels),          cmocka_unit_test(same_call_same_bits),
         cmocka_unit_test(refuses_what_others_do_better), cmocka_unit_test(wants_whole_vectors),
         cmocka_unit_test(turned_samples_give_the_same),  cmocka_unit_test(pooling_picks_as_the_specification),
+        cmocka_unit_test(parts_of_windows_know_their_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,7 @@ typedef struct tw_plan_memory {
     size_t peak_bytes;
     size_t parameter_bytes;           /**< weights in f32, running statistics and their shadows */
     size_t copy_bytes;                /**< copies of weights in half precision */
-    size_t gradient_bytes;            /**< of the weights, and their sums where batches are accumulated */
+    size_t gradient_bytes;            /**< of the weights, or their sums where batches are accumulated */
     size_t optimizer_bytes;           /**< moments, and the snapshot of a trainer that rolls back */
     size_t activation_bytes;          /**< kept by the forward, inputs left out */
     size_t activation_gradient_bytes;

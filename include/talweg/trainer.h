@@ -80,7 +80,7 @@ typedef struct tw_trainer_options {
     tw_non_finite on_non_finite;    /**< batches without an update are left out of the epoch's measures if their loss is not finite */
     int64_t snapshot_every;         /**< TW_NON_FINITE_ROLL_BACK: updates between snapshots; 0: 100 */
     tw_recompute recompute;
-    size_t memory_limit;            /**< bytes of the device's memory that training may take, all in all: parameters, gradients and their sums, optimizer, snapshots,
+    size_t memory_limit;            /**< bytes of the device's memory that training may take, all in all: parameters, gradients or their sums, optimizer, snapshots,
                                          activations, workspaces, slots, resident sets, and programs of the model that the caller made. Kept by changing
                                          the plan, which is logged: smaller workspaces, then recomputation or batches in parts of one size, whichever is cheaper
                                          (parts last where there are norms that are not frozen, whose statistics are then those of a part),

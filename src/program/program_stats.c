@@ -80,7 +80,8 @@ static void tell_of_buffer(const tw_program *program, int block, const teller *t
     const int there = occupant(program, block, t->account->segment);
     const twi_step *writer = writer_of(program, there);
     const size_t bytes = twi_arena_aligned(program->buffer[block].bytes);
-    if (writer && writer->constant)
+    const bool to_sum = writer && writer->part == TWI_PART_BACKWARD && program->buffer[there].parameter >= 0;
+    if (writer && (writer->constant || to_sum)) /* a weight's gradient, until it is in its sum */
         tell(t, writer->label, TWI_SHARE_WORKSPACE, bytes);
     else if (!writer || twi_program_is_input(program, there))
         tell(t, program->buffer[there].name, TWI_SHARE_INPUT, bytes);

@@ -171,8 +171,8 @@ static void unpool_rows(const twi_lanes_pool *pool, const pool_block *block, con
             const float *dy = block->dy + from;
             const uint8_t *index = block->index + from;
             float *to = t->at + (y - begin) * t->row + x * t->column;
-            if (exact && rows == 2 && columns == 2 && a->kernel_w == 2) /* known sizes are unrolled */
-                unpool_window(2, 2, some, dy, index, 0, 2, true, to, t->row, t->column);
+            if (exact && rows == 2 && columns == 2) /* known sizes are unrolled */
+                unpool_window(2, 2, some, dy, index, number, a->kernel_w, true, to, t->row, t->column);
             else if (exact)
                 unpool_window(rows, columns, some, dy, index, number, a->kernel_w, true, to, t->row, t->column);
             else

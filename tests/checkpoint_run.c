@@ -1,6 +1,7 @@
 /* See checkpoint_run.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "checkpoint_run.h"
+#include "io/checksum.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -133,6 +134,43 @@ char *run_read(const char *path, size_t *size) {
     bytes[*size] = 0;
     fclose(file);
     return bytes;
+}
+
+void run_write(const char *path, const char *bytes, size_t size) {
+    remove(path); /* cutting a file and writing it again makes some file systems flush */
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+void run_write_signed(const char *path, char *bytes, size_t size) {
+    char *at = twi_checksum_find(bytes, size), text[TWI_CHECKSUM_DIGITS + 1];
+    if (at) {
+        memcpy(at, TWI_CHECKSUM_EMPTY, TWI_CHECKSUM_DIGITS);
+        snprintf(text, sizeof text, "%08x", (unsigned)twi_checksum_add(0, bytes, size));
+        memcpy(at, text, TWI_CHECKSUM_DIGITS);
+    }
+    run_write(path, bytes, size);
+}
+
+char *run_all_of(const run *r, size_t *size) {
+    char other[] = "/tmp/talweg-checkpoint-other-XXXXXX";
+    const int descriptor = mkstemp(other);
+    assert_true(descriptor >= 0);
+    close(descriptor);
+    CHECK_OK(tw_trainer_save(r->trainer, other));
+    char *bytes = run_read(other, size);
+    remove(other);
+    return bytes;
+}
+
+void run_assert_all_is(const run *r, const char *before, size_t size) {
+    size_t now_size;
+    char *now = run_all_of(r, &now_size);
+    assert_int_equal(now_size, size);
+    assert_memory_equal(now, before, size);
+    free(now);
 }
 
 /* Takes the columns `seconds` and `images_per_second` out of the history. */

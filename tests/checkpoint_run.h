@@ -36,6 +36,12 @@ void run_open(run *r, const run_kind *kind, const tw_trainer_options *options, i
 void run_close(run *r);
 /* A file as a string that ends in 0; to be freed. */
 char *run_read(const char *path, size_t *size);
+void run_write(const char *path, const char *bytes, size_t size);
+/* A checkpoint, with the checksum of what it has become. */
+void run_write_signed(const char *path, char *bytes, size_t size);
+/* All of a trainer that a load changes, as the file it would write. To be freed. */
+char *run_all_of(const run *r, size_t *size);
+void run_assert_all_is(const run *r, const char *before, size_t size);
 /* What must not differ: the model's file, and the history without its two columns of time. To be freed. */
 char *run_outcome(const run *r, size_t *size);
 

@@ -43,8 +43,8 @@ wrong '--input wants' --model lenet --input 1x28x28x28
 wrong '--precision wants f32, tf32, bf16, f16 or auto, got: half' --model lenet --precision half
 wrong '--optimizer wants sgd or adamw, got: adam' --model lenet --optimizer adam
 wrong '--recompute wants off, blocks or auto, got: all' --model lenet --recompute all
-wrong '--memory-limit wants a size such as 24GiB, got: 24' --model lenet --memory-limit 24
-wrong '--vram wants a size such as 24GiB, got: -1GiB' --model lenet --vram -1GiB
+wrong '--memory-limit wants a size such as 24GiB (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB), got: 24' --model lenet --memory-limit 24
+wrong '--vram wants a size such as 24GiB (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB), got: -1GiB' --model lenet --vram -1GiB
 wrong '--vram wants' --model lenet --vram 0GiB
 wrong 'ask one at a time' --model lenet --gpus --vram 1GiB
 wrong 'leave --gpus out' --model lenet --gpus --dump

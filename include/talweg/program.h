@@ -87,7 +87,8 @@ TW_API int64_t tw_program_get_batch(const tw_program *program);
 TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
 
 /** Feeds an input value: the whole batch, row-major in logical N,C,H,W order. Inputs take f32, f16, bf16 or u8; labels i32, i64 or u8.
- *  count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
+ *  Values are taken as they are: u8 as 0 .. 255, neither divided nor normalised, which a trainer does with the sets it is given
+ *  (tw_trainer_get_normalization). count is the number of elements. Errors: ARGUMENT naming the value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
 /** Runs everything: forward, losses, and in training backward and update. With a source it takes the next `batch` samples of its order.
  *  Errors: STATE (not fed, or another program of the model was fed or run since; no order set, or fewer samples left in it); LABEL, NUMERIC (a loss or gradient is not finite, as on_non_finite and loss scaling have it), DEVICE:

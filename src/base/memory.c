@@ -62,12 +62,11 @@ void twi_memory_set_hook(twi_memory *memory, tw_memory_hook_fn hook, void *user)
 
 static tw_status out_of_memory(const twi_memory *memory, size_t bytes, const char *what, const char *cause,
                                const char *remedy) {
-    char asked[TWI_QUANTITY_TEXT], held[TWI_QUANTITY_TEXT], cap[TWI_QUANTITY_TEXT];
+    char asked[TWI_QUANTITY_TEXT], cap[TWI_QUANTITY_TEXT] = "no cap";
     size_t limit = atomic_load(&memory->limit);
-    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "%s: out of memory, %s: %zu bytes (%s) asked, %s held, cap %s; %s", what,
-                    cause, bytes, twi_quantity((double)bytes, "B", asked),
-                    twi_quantity((double)atomic_load(&memory->bytes), "B", held),
-                    limit ? twi_quantity((double)limit, "B", cap) : "none", remedy);
+    if (limit) snprintf(cap, sizeof cap, "cap %zu", limit);
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "%s: out of memory, %s: %zu bytes (%s) asked, %zu held, %s; %s", what, cause,
+                    bytes, twi_quantity((double)bytes, "B", asked), (size_t)atomic_load(&memory->bytes), cap, remedy);
 }
 
 /* Counts the bytes as held if the cap allows it. */

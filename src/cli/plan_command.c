@@ -57,6 +57,7 @@ static bool read_int(const char *text, int *out) {
     return true;
 }
 
+#define SIZE_UNITS "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)"
 static bool read_size(const char *text, size_t *out) {
     static const struct {
         const char *name;
@@ -193,9 +194,9 @@ static const char *take(request *r, int option, const char *value) {
     case RECOMPUTE:
         return read_recompute(value, &job->trainer.recompute) ? NULL : "--recompute wants off, blocks or auto, got";
     case MEMORY_LIMIT:
-        return read_size(value, &job->trainer.memory_limit) ? NULL : "--memory-limit wants a size such as 24GiB, got";
+        return read_size(value, &job->trainer.memory_limit) ? NULL : "--memory-limit wants a size such as 24GiB " SIZE_UNITS ", got";
     case VRAM:
-        return read_size(value, &r->vram) ? NULL : "--vram wants a size such as 24GiB, got";
+        return read_size(value, &r->vram) ? NULL : "--vram wants a size such as 24GiB " SIZE_UNITS ", got";
     case STREAM:
         return job->streamed = true, NULL;
     case FLOATS:

@@ -2,8 +2,10 @@
 #include "model_tensors.h"
 #include "base/atomic_file.h"
 #include "base/half.h"
+#include "checksum.h"
 #include "json_writer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { NONE = -1, MISFIT = -2 };
@@ -122,15 +124,28 @@ static tw_status make_header(const twi_model_tensors *list, const char *metadata
     return twi_text_take(&text, out);
 }
 
-static void write_header(twi_atomic_file *file, const char *header) {
+/* Where what is saved goes: to a file, or, NULL, into a checksum. */
+typedef struct output {
+    twi_atomic_file *file;
+    uint32_t sum;
+} output;
+
+static void put(output *out, const void *data, size_t bytes) {
+    if (out->file)
+        twi_atomic_file_write(out->file, data, bytes);
+    else
+        out->sum = twi_checksum_add(out->sum, data, bytes);
+}
+
+static void put_header(output *out, const char *header) {
     uint64_t length = strlen(header);
     unsigned char bytes[8];
     for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)(length >> 8 * i);
-    twi_atomic_file_write(file, bytes, sizeof bytes);
-    twi_atomic_file_write(file, header, (size_t)length);
+    put(out, bytes, sizeof bytes);
+    put(out, header, (size_t)length);
 }
 
-static tw_status write_tensor(twi_atomic_file *file, const twi_model_tensors *list, int t) {
+static tw_status put_tensor(output *out, const twi_model_tensors *list, int t) {
     const twi_parameter *parameter = parameter_of(list, t);
     twi_memory *memory = list->model->context->memory;
     const size_t count = (size_t)count_of(list, t);
@@ -140,29 +155,46 @@ static tw_status write_tensor(twi_atomic_file *file, const twi_model_tensors *li
     if (status == TW_OK && parameter->counter) {
         int64_t whole;
         twi_convert(&whole, TW_I64, values, TW_F32, 1);
-        twi_atomic_file_write(file, &whole, sizeof whole);
+        put(out, &whole, sizeof whole);
     } else if (status == TW_OK) {
-        twi_atomic_file_write(file, values, count * sizeof *values);
+        put(out, values, count * sizeof *values);
     }
     twi_put(memory, values);
     return status;
 }
 
-tw_status twi_model_tensors_save(const twi_model_tensors *list, const char *metadata, const char *path) {
-    twi_memory *memory = list->model->context->memory;
-    char *header;
+static tw_status put_all(output *out, const twi_model_tensors *list, const char *header) {
+    put_header(out, header);
+    for (int t = 0; t < list->count; t++) TWI_TRY(put_tensor(out, list, t));
+    return TW_OK;
+}
+
+/* Before the file is begun, since pipes cannot be gone back in. */
+static tw_status fill_checksum(const twi_model_tensors *list, char *header) {
+    char *digits = twi_checksum_find(header, strlen(header)), text[TWI_CHECKSUM_DIGITS + 1];
+    output out = {0};
+    if (!digits) return TW_OK;
+    TWI_TRY(put_all(&out, list, header));
+    snprintf(text, sizeof text, "%08x", (unsigned)out.sum);
+    memcpy(digits, text, TWI_CHECKSUM_DIGITS);
+    return TW_OK;
+}
+
+static tw_status write_file(const twi_model_tensors *list, const char *header, const char *path) {
     twi_atomic_file file;
+    TWI_TRY(twi_atomic_file_open(&file, list->model->context->memory, path));
+    tw_status status = put_all(&(output){.file = &file}, list, header);
+    if (status == TW_OK) return twi_atomic_file_commit(&file);
+    twi_atomic_file_drop(&file);
+    return status;
+}
+
+tw_status twi_model_tensors_save(const twi_model_tensors *list, const char *metadata, const char *path) {
+    char *header;
     TWI_TRY(make_header(list, metadata, &header));
-    tw_status status = twi_atomic_file_open(&file, memory, path);
-    if (status == TW_OK) {
-        write_header(&file, header);
-        for (int t = 0; t < list->count && status == TW_OK; t++) status = write_tensor(&file, list, t);
-        if (status == TW_OK)
-            status = twi_atomic_file_commit(&file);
-        else
-            twi_atomic_file_drop(&file);
-    }
-    twi_put(memory, header);
+    tw_status status = fill_checksum(list, header);
+    if (status == TW_OK) status = write_file(list, header, path);
+    twi_put(list->model->context->memory, header);
     return status;
 }
 

@@ -206,7 +206,7 @@ tw_status twi_tensor_header_parse(twi_tensor_file *file, const char *json, size_
 
 /* ---- files ---- */
 
-static tw_status read_at(const twi_tensor_file *file, uint64_t offset, void *data, uint64_t bytes) {
+tw_status twi_tensor_file_read_at(const twi_tensor_file *file, uint64_t offset, void *data, uint64_t bytes) {
     while (bytes) {
         ssize_t got = pread(file->descriptor, data, bytes > 1 << 30 ? 1 << 30 : (size_t)bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
@@ -232,7 +232,7 @@ static tw_status open_checked(twi_tensor_file *file) {
     if (size < LENGTH_BYTES)
         return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes are too few for a safetensors file", file->path,
                         (unsigned long long)size);
-    TWI_TRY(read_at(file, 0, length_bytes, LENGTH_BYTES));
+    TWI_TRY(twi_tensor_file_read_at(file, 0, length_bytes, LENGTH_BYTES));
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | length_bytes[i];
     if (length > HEADER_MAX || length > size - LENGTH_BYTES)
         return TWI_FAIL(TW_ERROR_FORMAT,
@@ -241,7 +241,7 @@ static tw_status open_checked(twi_tensor_file *file) {
     file->data_offset = LENGTH_BYTES + length;
     char *json;
     TWI_TRY(twi_get(file->memory, &json, (size_t)length, 1, "safetensors header"));
-    tw_status status = read_at(file, LENGTH_BYTES, json, length);
+    tw_status status = twi_tensor_file_read_at(file, LENGTH_BYTES, json, length);
     if (status == TW_OK) status = twi_tensor_header_parse(file, json, (size_t)length, size - file->data_offset);
     twi_put(file->memory, json);
     return status;
@@ -278,5 +278,5 @@ const char *twi_tensor_file_find(const twi_tensor_file *file, const char *key) {
 }
 
 tw_status twi_tensor_file_read(const twi_tensor_file *file, const twi_tensor_entry *entry, void *data) {
-    return read_at(file, file->data_offset + entry->begin, data, entry->end - entry->begin);
+    return twi_tensor_file_read_at(file, file->data_offset + entry->begin, data, entry->end - entry->begin);
 }

@@ -28,7 +28,8 @@ typedef struct twi_tensor_file {
  * Errors: FILE; FORMAT naming the tensor. */
 tw_status twi_tensor_file_open(twi_tensor_file *file, twi_memory *memory, const char *path);
 void twi_tensor_file_close(twi_tensor_file *file);
-/* Reads an entry's bytes. */
+/* Reads bytes of the file; an entry's bytes. */
+tw_status twi_tensor_file_read_at(const twi_tensor_file *file, uint64_t offset, void *data, uint64_t bytes);
 tw_status twi_tensor_file_read(const twi_tensor_file *file, const twi_tensor_entry *entry, void *data);
 
 /* The text of a key of __metadata__; NULL: it is not there. Borrowed from the file. */

@@ -27,7 +27,8 @@ static tw_status check_options(const tw_model *model, int64_t batch, const tw_pr
                         "tw_program_create: losses, outputs or gradients are counted, but the list is NULL");
     if (options->loss_count + options->output_count == 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT,
-                        "tw_program_create: neither losses nor outputs: there is nothing to compute");
+                        "tw_program_create: neither losses nor outputs: there is nothing to compute; name one, such as "
+                        "the model's output (tw_model_get_output)");
     if (options->train && options->loss_count == 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_create: training needs a loss");
     if (options->accumulate && !options->optimizer)

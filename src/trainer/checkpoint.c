@@ -2,6 +2,7 @@
  * that decides how training goes on. docs/checkpoints.md describes it. Random numbers are named by seeds and counters
  * (src/base/philox.h), so there is no generator whose state would have to be kept. */
 #include "fields.h"
+#include "io/checksum.h"
 #include "io/model_tensors.h"
 #include "program/snapshot.h"
 #include "program/update.h"
@@ -237,6 +238,7 @@ static tw_status print_metadata(const tw_trainer *trainer, char **out) {
     twi_text_init(&text, trainer->memory);
     twi_metadata_add(&text, FORMAT_KEY, FORMAT_VERSION);
     twi_metadata_add(&text, WRITER_KEY, writer);
+    twi_metadata_add(&text, TWI_CHECKSUM_KEY, TWI_CHECKSUM_EMPTY);
     twi_fields_print(setting_fields, &given, &text, twi_metadata_add);
     twi_fields_print(state_fields, &now, &text, twi_metadata_add);
     twi_fields_print(origin_fields, &now.position.origin, &text, twi_metadata_add);
@@ -406,7 +408,8 @@ static tw_status load(tw_trainer *trainer, const char *path) {
     twi_tensor_file file;
     TWI_TRY(twi_tensor_file_open(&file, trainer->memory, path));
     loaded l = {.file = &file};
-    tw_status status = read_all(&l, trainer);
+    tw_status status = twi_checksum_verify(&file);
+    if (status == TW_OK) status = read_all(&l, trainer);
     if (status == TW_OK) status = change(trainer, &l);
     if (l.list.model) {
         twi_model_values_free(&l.values, &l.list);

@@ -28,13 +28,15 @@ typedef struct tw_dataset_options {
  *  IDX pairs (plain or gzip; names holding "train" or "t10k"/"test", "images" and "labels"),
  *  CIFAR-10 binary (data_batch_*.bin, test_batch.bin), CIFAR-100 binary (train.bin, test.bin).
  *  Errors: FILE (cannot be read, nothing known there: lists what was found), FORMAT (names file, field, value found and
- *  expected), LABEL (file, record, value, classes). No memory is taken on the word of a header the file's size denies. */
+ *  expected), LABEL (file, record, value, classes). No memory is taken on the word of a header the file's size
+ *  denies. */
 TW_API TW_WARN_UNUSED tw_status tw_dataset_open(tw_dataset **out, tw_context *context, const char *path, tw_split split, const tw_dataset_options *options);
 
 /** Opens one IDX image file and its IDX label file (plain or gzip, told by content). */
 TW_API TW_WARN_UNUSED tw_status tw_dataset_open_idx(tw_dataset **out, tw_context *context, const char *images_path, const char *labels_path, const tw_dataset_options *options);
 
-/** A data set over a copy of arrays: count samples of channels x height x width (N,C,H,W), TW_U8 (0 .. 255) or TW_F32; one label each.
+/** A data set over a copy of arrays: count samples of channels x height x width (N,C,H,W), TW_U8 (0 .. 255) or TW_F32;
+ *  one label each.
  *  Errors: ARGUMENT, LABEL (sample, value, classes), OVERFLOW, OUT_OF_MEMORY. */
 TW_API TW_WARN_UNUSED tw_status tw_dataset_create_from(tw_dataset **out, tw_context *context, tw_dtype dtype, const void *images, int64_t count,
                                                        int channels, int height, int width, const int32_t *labels, const tw_dataset_options *options);
@@ -71,7 +73,8 @@ TW_API TW_WARN_UNUSED tw_status tw_dataset_measure(const tw_dataset *dataset, fl
 /** Largest number of channels a loader can normalise. */
 #define TW_MAX_CHANNELS 16
 
-/** How samples become network input: y = (x / 255 - mean[c]) / deviation[c] for u8, y = (x - mean[c]) / deviation[c] for f32. */
+/** How samples become network input: y = (x / 255 - mean[c]) / deviation[c] for u8, y = (x - mean[c]) / deviation[c]
+ *  for f32. */
 typedef struct tw_normalization {
     int channels;                     /**< 0: none given (mean 0, deviation 1) */
     float mean[TW_MAX_CHANNELS];
@@ -83,13 +86,15 @@ typedef struct tw_loader tw_loader;
 typedef struct tw_loader_options {
     size_t size;
     int batch;                      /**< samples a batch; 0: 64 */
-    int workers;                    /**< decoding threads beside the caller's; 0: batches are made in tw_loader_next itself */
+    int workers;                    /**< decoding threads beside the caller's; 0: batches are made in tw_loader_next
+                                         itself */
     int prefetch;                   /**< batches made ahead; 0: 2 per worker */
     bool no_shuffle;                /**< keep the data set's order (evaluation) */
     bool drop_last;                 /**< leave out a shorter last batch */
     uint64_t seed;                  /**< governs order and augmentation */
     bool flip;                      /**< mirror left-right with probability 1/2 */
-    int crop_padding;               /**< pad with zeros (after normalisation) by this many pixels and crop back at a random place */
+    int crop_padding;               /**< pad with zeros (after normalisation) by this many pixels and crop back at a
+                                         random place */
     tw_normalization normalization; /**< channels 0: none */
     bool channels_last;             /**< images come as N,H,W,C instead of N,C,H,W */
 } tw_loader_options;
@@ -104,8 +109,9 @@ typedef struct tw_batch {
     int64_t index;          /**< number of this batch in its epoch, from 0 */
 } tw_batch;
 
-/** A loader over a data set (borrowed: it must outlive the loader). The order of epoch e is a permutation drawn from (seed, e); flip and
- *  crop of a sample are drawn from (seed, epoch, sample): neither depends on workers, prefetch or batch size. */
+/** A loader over a data set (borrowed: it must outlive the loader). The order of epoch e is a permutation drawn from
+ *  (seed, e); flip and crop of a sample are drawn from (seed, epoch, sample): neither depends on workers, prefetch or
+ *  batch size. */
 TW_API TW_WARN_UNUSED tw_status tw_loader_create(tw_loader **out, const tw_dataset *dataset, const tw_loader_options *options);
 /** Frees a loader and stops its workers. NULL is fine. */
 TW_API void tw_loader_destroy(tw_loader *loader);

@@ -1,11 +1,12 @@
-/* Talweg: ops of your own, defined outside the library. tw_op_register adds one to a context, tw_apply appends a node of it to a
- * model, tw_weight makes what it learns. From then on it is an op like the others: differentiated, planned, cut into chunks,
- * dumped.
+/* Talweg: ops of your own, defined outside the library. tw_op_register adds one to a context, tw_apply appends a node
+ * of it to a model, tw_weight makes what it learns. From then on it is an op like the others: differentiated, planned,
+ * cut into chunks, dumped.
  *
- * An op takes `inputs` values with a batch axis, then `parameters` without one, and makes one output. Its callbacks get a
- * tw_op_call and return nothing: they must not allocate, wait, or keep the call. On the CPU they are called by several threads at
- * once, each on samples of its own, so they change nothing but what the call lets them write. On CUDA all pointers are of the
- * device, and a callback only enqueues on call->stream, which may be recording: it neither waits nor copies to the host. */
+ * An op takes `inputs` values with a batch axis, then `parameters` without one, and makes one output. Its callbacks get
+ * a tw_op_call and return nothing: they must not allocate, wait, or keep the call. On the CPU they are called by
+ * several threads at once, each on samples of its own, so they change nothing but what the call lets them write. On
+ * CUDA all pointers are of the device, and a callback only enqueues on call->stream, which may be recording: it neither
+ * waits nor copies to the host. */
 #ifndef TALWEG_OP_H
 #define TALWEG_OP_H
 
@@ -36,8 +37,8 @@ typedef struct tw_op_call {
     const tw_op_tensor *inputs;          /**< read only: values, then parameters */
     const tw_op_tensor *output;          /**< forward writes it; backward reads it */
     const tw_op_tensor *output_gradient; /**< backward only, read only */
-    const tw_op_tensor *input_gradients; /**< backward only: those of values are written, those of parameters added to, since they are
-                                              sums over samples; data NULL: nobody wants it */
+    const tw_op_tensor *input_gradients; /**< backward only: those of values are written, those of parameters added to,
+                                              since they are sums over samples; data NULL: nobody wants it */
     void *workspace;                     /**< as many bytes as the op's `workspace` said, aligned to 64 */
     void *stream;                        /**< CUDA: the cudaStream_t to enqueue on; NULL on the CPU */
     const void *library;                 /**< the library's own */
@@ -47,8 +48,10 @@ typedef void (*tw_op_fn)(const tw_op_call *call);
 
 /** How values with a batch axis lie in memory when a callback is called. */
 typedef enum tw_op_layout {
-    TW_OP_ROW_MAJOR = 0, /**< in logical order N,C,H,W; where they lie otherwise the library copies them before and after */
-    TW_OP_ANY_LAYOUT = 1 /**< as they are: the strides tell. Values of equal shape lie alike, so element by element is a flat loop */
+    TW_OP_ROW_MAJOR = 0, /**< in logical order N,C,H,W; where they lie otherwise the library copies them before and
+                              after */
+    TW_OP_ANY_LAYOUT = 1 /**< as they are: the strides tell. Values of equal shape lie alike, so element by element is a
+                              flat loop */
 } tw_op_layout;
 
 /** Type of an attribute's field. */
@@ -80,13 +83,14 @@ typedef struct tw_op_options {
     const tw_op_attr *attrs;   /**< its fields, attr_count of them */
     int attr_count;
     tw_op_layout layout;
-    bool at_once;              /**< a call gets the whole batch, on one thread; otherwise any run of samples: then samples must not
-                                    depend on each other */
+    bool at_once;              /**< a call gets the whole batch, on one thread; otherwise any run of samples: then
+                                    samples must not depend on each other */
     bool nondeterministic;     /**< equal inputs may give other bits: programs with it have no plan hash */
-    unsigned backward_ignores; /**< what backward does not read, so that it need not be kept: TW_OP_INPUT(i), TW_OP_OUTPUT */
+    unsigned backward_ignores; /**< what backward does not read, so that it need not be kept: TW_OP_INPUT(i),
+                                    TW_OP_OUTPUT */
     void *user;                /**< handed to every callback; borrowed until the context is gone */
-    /** The shape rule: changes *output, which begins as the first input. Axis 0 stays; no data and no strides. Returns TW_OK or what
-     *  tw_op_fail does. NULL: the output is like the first input. */
+    /** The shape rule: changes *output, which begins as the first input. Axis 0 stays; no data and no strides. Returns
+     *  TW_OK or what tw_op_fail does. NULL: the output is like the first input. */
     tw_status (*infer)(const tw_op_call *call, tw_op_tensor *output);
     /** Bytes of workspace a call on such shapes wants. NULL: 0. */
     size_t (*workspace)(const tw_op_call *call);
@@ -99,20 +103,22 @@ typedef struct tw_op_options {
 } tw_op_options;
 #define TW_OP_OPTIONS_INIT {sizeof(tw_op_options), NULL, 0, 0, 0, NULL, 0, TW_OP_ROW_MAJOR, false, false, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
-/** Adds an op to the context, for all its models, made before or after. name: letters, digits and '_', a letter first, at most 40. All
- *  but `user` is copied. A program with an op that lacks a callback for its device is TW_ERROR_UNSUPPORTED. Errors: ARGUMENT naming the
- *  field, or for a name that is taken. */
+/** Adds an op to the context, for all its models, made before or after. name: letters, digits and '_', a letter first,
+ *  at most 40. All but `user` is copied. A program with an op that lacks a callback for its device is
+ *  TW_ERROR_UNSUPPORTED. Errors: ARGUMENT naming the field, or for a name that is taken. */
 TW_API TW_WARN_UNUSED tw_status tw_op_register(tw_context *context, const char *name, const tw_op_options *options);
 
 /** For infer: records why the inputs do not do, with the op's and the node's name before it, and returns `status`. */
 TW_API TW_WARN_UNUSED tw_status tw_op_fail(tw_status status, const char *format, ...) TW_PRINTF(2, 3);
 
-/** For forward_cpu and backward_cpu: `value` in sample `sample` of this call will not do. The run ends as TW_ERROR_NUMERIC naming op, node,
- *  sample and value, and nothing that lasts is changed. Of several the first sample is told. */
+/** For forward_cpu and backward_cpu: `value` in sample `sample` of this call will not do. The run ends as
+ *  TW_ERROR_NUMERIC naming op, node, sample and value, and nothing that lasts is changed. Of several the first sample
+ *  is told. */
 TW_API void tw_op_fault(const tw_op_call *call, int64_t sample, double value);
 
-/** For forward_cpu and backward_cpu: 128 random bits for place `index` of sample `sample` of this call. They depend on seed, node, run,
- *  the sample's position in the batch (or window of batches), and index alone: forward and backward draw the same, and threads and chunks do not matter. */
+/** For forward_cpu and backward_cpu: 128 random bits for place `index` of sample `sample` of this call. They depend on
+ *  seed, node, run, the sample's position in the batch (or window of batches), and index alone: forward and backward
+ *  draw the same, and threads and chunks do not matter. */
 TW_API void tw_op_draw(const tw_op_call *call, int64_t sample, uint32_t index, uint32_t words[4]);
 
 typedef struct tw_apply_options {
@@ -122,17 +128,20 @@ typedef struct tw_apply_options {
 } tw_apply_options;
 #define TW_APPLY_OPTIONS_INIT {sizeof(tw_apply_options), NULL, NULL}
 
-/** y = op(inputs), by an op of tw_op_register: values first, then parameters. Errors: ARGUMENT, and those of the op's shape rule. */
+/** y = op(inputs), by an op of tw_op_register: values first, then parameters. Errors: ARGUMENT, and those of the op's
+ *  shape rule. */
 TW_API tw_value *tw_apply(tw_model *model, const char *op, tw_value *const *inputs, int input_count, const tw_apply_options *options);
 
 typedef struct tw_weight_options {
     size_t size;
-    tw_init init; /**< fan_in is dims[1] * dims[2] * ..., fan_out dims[0] * dims[2] * ...; with one axis both are dims[0] */
+    tw_init init; /**< fan_in is dims[1] * dims[2] * ..., fan_out dims[0] * dims[2] * ...; with one axis both are
+                       dims[0] */
     bool decayed; /**< weight decay applies by default */
 } tw_weight_options;
 #define TW_WEIGHT_OPTIONS_INIT {sizeof(tw_weight_options), {TW_INIT_DEFAULT, 0}, false}
 
-/** w[dims...], a learned parameter; rank 1 .. TW_MAX_RANK. name: as files call it, e.g. "prelu1.weight"; NULL: "weight1", ... */
+/** w[dims...], a learned parameter; rank 1 .. TW_MAX_RANK. name: as files call it, e.g. "prelu1.weight"; NULL:
+ *  "weight1", ... */
 TW_API tw_value *tw_weight(tw_model *model, const char *name, int rank, const int64_t *dims, const tw_weight_options *options);
 
 #ifdef __cplusplus

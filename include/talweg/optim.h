@@ -10,7 +10,8 @@ extern "C" {
 
 typedef enum tw_optimizer_kind {
     TW_SGD = 0,  /**< g += wd w; v = momentum v + g; w -= lr v (Nesterov: w -= lr (g + momentum v)), as in PyTorch */
-    TW_ADAMW = 1 /**< Adam with decoupled decay (Loshchilov & Hutter 2019): w -= lr wd w; m, v; w -= lr m^ / (sqrt(v^) + eps); m^ and v^ are corrected for all updates of the model */
+    TW_ADAMW = 1 /**< Adam with decoupled decay (Loshchilov & Hutter 2019): w -= lr wd w; m, v; w -= lr m^ / (sqrt(v^) +
+                      eps); m^ and v^ are corrected for all updates of the model */
 } tw_optimizer_kind;
 
 typedef enum tw_schedule_kind {
@@ -40,7 +41,8 @@ typedef struct tw_optimizer_options {
     float weight_decay;   /**< of weights; biases and norm parameters are left out unless decay_all; 0: none */
     bool decay_all;       /**< decay every learned parameter */
     tw_schedule schedule;
-    float clip_norm;      /**< gradients are scaled down to this L2 norm, over all that are updated, where theirs is larger; 0: not */
+    float clip_norm;      /**< gradients are scaled down to this L2 norm, over all that are updated, where theirs is
+                               larger; 0: not */
 } tw_optimizer_options;
 #define TW_OPTIMIZER_OPTIONS_INIT {sizeof(tw_optimizer_options), TW_SGD, 0, 0, false, 0, 0, 0, 0, false, {TW_SCHEDULE_CONSTANT, 0, 0, 0, 0, 0}, 0}
 

@@ -28,8 +28,9 @@
  *     tw_dataset_destroy(train);
  *     tw_context_destroy(context);
  *
- * Every function above that begins something returns a tw_status: check it; tw_last_error() says what went wrong and what
- * to do. Functions that add to a model return a value and need no check: tw_model_build reports their first failure.
+ * Every function above that begins something returns a tw_status: check it; tw_last_error() says what went wrong and
+ * what to do. Functions that add to a model return a value and need no check: tw_model_build reports their first
+ * failure.
  *
  * Ownership: what comes out through `**out`, the first argument, belongs to the caller, who gives it back with the
  * matching destroy. A returned pointer is borrowed. destroy(NULL) is fine. On failure *out is NULL and inputs are

@@ -12,7 +12,8 @@ enum { TWI_IN_FLIGHT_MAX = 4 };
 
 typedef struct twi_backend {
     const char *name; /* "cpu" */
-    bool host_memory; /* device memory is the host's own: it may be written and read in place, and host arrays may be borrowed */
+    bool host_memory; /* device memory is the host's own: it may be written and read in place, and host arrays may be
+                         borrowed */
     int in_flight;    /* runs that may be queued before the oldest is waited for; 1: they are over when run returns */
     bool times_steps; /* fills plan->times */
     bool chunked;     /* runs segments chunk by chunk on workers; otherwise such steps are segments of their own */
@@ -38,13 +39,15 @@ typedef struct twi_backend {
     tw_memory_stats (*get_memory)(const tw_context *context);
     /* Host to device: what is run later sees it, and the host's memory may be reused when it returns. */
     tw_status (*copy_in)(tw_context *context, void *device, const void *host, size_t bytes);
-    /* Host to device beside the runs: the slot (0 or 1) of a streamed input, at `device`, for the next run. On the device the
-     * copy waits until the last run that took this slot is over, and the next run for the copy; the host waits at most for
-     * room to keep the data in. Its memory may be reused when it returns. NULL: no run is under way when the host is. */
+    /* Host to device beside the runs: the slot (0 or 1) of a streamed input, at `device`, for the next run. On the
+     * device the copy waits until the last run that took this slot is over, and the next run for the copy; the host
+     * waits at most for room to keep the data in. Its memory may be reused when it returns. NULL: no run is under way
+     * when the host is. */
     tw_status (*stream_in)(tw_context *context, void *device, int slot, const void *host, size_t bytes);
     /* Within device memory, in the order of the runs. */
     tw_status (*copy)(tw_context *context, void *to, const void *from, size_t bytes);
-    /* out[i] = in[i], rounded to f16 or bf16, in device memory: behind what was run so far, before what is run later. */
+    /* out[i] = in[i], rounded to f16 or bf16, in device memory: behind what was run so far, before what is run
+     * later. */
     tw_status (*narrow)(tw_context *context, void *out, tw_dtype to, const float *in, int64_t count);
     /* Device to host, behind all that was run so far; done when it returns. */
     tw_status (*copy_out)(tw_context *context, void *host, const void *device, size_t bytes);
@@ -58,24 +61,28 @@ typedef struct twi_backend {
     tw_status (*mark)(tw_context *context, int mark);
     tw_status (*wait)(tw_context *context, int mark);
 
-    /* Picks an implementation of a step for chunks of `main` samples and, if not NULL, one shorter chunk `tail`. The calls hold
-     * shapes, no data. Where it can pick, it picks one whose workspace is at most workspace_limit (SIZE_MAX: its own measure of what is
-     * worth it). Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is none. */
+    /* Picks an implementation of a step for chunks of `main` samples and, if not NULL, one shorter chunk `tail`. The
+     * calls hold shapes, no data. Where it can pick, it picks one whose workspace is at most workspace_limit (SIZE_MAX:
+     * its own measure of what is worth it). Fills *out; TW_ERROR_UNSUPPORTED naming op and back end if there is
+     * none. */
     tw_status (*choose)(tw_context *context, const twi_kernel *kernel, const twi_call *main, const twi_call *tail, size_t workspace_limit,
                         twi_choice *out);
     void (*release)(tw_context *context, twi_choice *choice);
-    /* Has the back end more for such a call, whose operands hold shapes, than the specification? NULL: fusions that are made only
-     * where that is so are not made, and operands keep their samples one after the other. */
+    /* Has the back end more for such a call, whose operands hold shapes, than the specification? NULL: fusions that are
+     * made only where that is so are not made, and operands keep their samples one after the other. */
     bool (*takes)(tw_context *context, const twi_kernel *kernel, const twi_call *call);
-    /* How many samples of an operand its implementation would like to find side by side (twi_operand.lanes); 0: it does not care. */
+    /* How many samples of an operand its implementation would like to find side by side (twi_operand.lanes); 0: it does
+     * not care. */
     int (*lanes)(tw_context *context, const twi_kernel *kernel, const twi_call *call, int operand);
     /* Of a chunked back end: preferred multiple of samples a chunk for a kernel on such shapes (1: any). */
     int64_t (*chunk_multiple)(tw_context *context, const twi_kernel *kernel, const twi_call *call);
 
-    /* Binds a plan to memory: only binds, creates and captures. arena and scratch (worker_bytes per worker) are device memory. */
+    /* Binds a plan to memory: only binds, creates and captures. arena and scratch (worker_bytes per worker) are device
+     * memory. */
     tw_status (*prepare)(tw_context *context, void **out, const twi_plan *plan, twi_control *control, void *arena, void *scratch);
     void (*discard)(tw_context *context, void *prepared);
-    /* Runs segments first .. first+count-1. Allocates nothing, fails only for the device's own reasons; faults are in control. */
+    /* Runs segments first .. first+count-1. Allocates nothing, fails only for the device's own reasons; faults are in
+     * control. */
     tw_status (*run)(tw_context *context, void *prepared, int first_segment, int segment_count);
 } twi_backend;
 

@@ -1,5 +1,5 @@
-/* The cards that can be planned for without having one: what NVIDIA's documents say of each. How a card is described to cuDNN
- * is in cuda/card_text.c. */
+/* The cards that can be planned for without having one: what NVIDIA's documents say of each. How a card is described to
+ * cuDNN is in cuda/card_text.c. */
 #include "cards.h"
 #include "base/options.h"
 
@@ -17,7 +17,8 @@
 enum { MIB = 1 << 20 };
 #define GIB ((size_t)1 << 30)
 
-/* Bandwidth in 10^9 bytes a second; rates in 10^12 FLOPs a second, halves summed in f32. 0: the card does not multiply that type. */
+/* Bandwidth in 10^9 bytes a second; rates in 10^12 FLOPs a second, halves summed in f32. 0: the card does not multiply
+ * that type. */
 typedef struct row {
     const char *key, *name;
     int capability, processors, memory_gib, l2_kib, clock_mhz, bandwidth;
@@ -97,8 +98,8 @@ tw_status tw_card_find(tw_card *out, const char *key) {
     return unknown(key);
 }
 
-/* Does a name that a driver tells mean the card? What follows may say how it is mounted, or its memory ("-SXM4-80GB", " 80GB HBM3"),
- * and not that it is another one ("RTX 4080 SUPER", "L40"). */
+/* Does a name that a driver tells mean the card? What follows may say how it is mounted, or its memory ("-SXM4-80GB",
+ * " 80GB HBM3"), and not that it is another one ("RTX 4080 SUPER", "L40"). */
 static bool is_called(const char *told, const char *name) {
     const size_t length = strlen(name);
     if (strncmp(told, name, length) != 0) return false;

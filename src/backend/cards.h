@@ -1,4 +1,5 @@
-/* Cards that a context can be opened on without having one, to plan: "plan:h200". The public part is <talweg/plan.h>. */
+/* Cards that a context can be opened on without having one, to plan: "plan:h200". The public part is
+ * <talweg/plan.h>. */
 #ifndef TWI_BACKEND_CARDS_H
 #define TWI_BACKEND_CARDS_H
 
@@ -18,7 +19,8 @@ static inline size_t twi_card_convolution_workspace(size_t memory_bytes) {
 }
 #define TWI_CARD_PRODUCT_WORKSPACE ((size_t)32 << 20)
 
-/* Fills in what is known of a card by the name that its driver tells, and the memory, both of which stay; false: nothing is. */
+/* Fills in what is known of a card by the name that its driver tells, and the memory, both of which stay; false:
+ * nothing is. */
 bool twi_card_recognise(tw_card *card);
 
 #endif

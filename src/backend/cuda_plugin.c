@@ -1,5 +1,5 @@
-/* Finds driver and plug-in. Driver first: it answers in a millisecond, while the plug-in brings libraries that take more
- * than a second to load, so a machine without a GPU never pays for them. */
+/* Finds driver and plug-in. Driver first: it answers in a millisecond, while the plug-in brings libraries that take
+ * more than a second to load, so a machine without a GPU never pays for them. */
 #define _GNU_SOURCE /* dladdr */
 #include "cuda_plugin.h"
 
@@ -97,8 +97,8 @@ static void own_folder(char path[PATH_TEXT]) {
     if (slash) snprintf(path, PATH_TEXT, "%.*s", (int)(slash - info.dli_fname + 1), info.dli_fname);
 }
 
-/* Beside the library; where the library is part of a program, also in the lib folder beside the program's; then where the
- * system looks. A path that TALWEG_CUDA_PLUGIN names is the only one tried. */
+/* Beside the library; where the library is part of a program, also in the lib folder beside the program's; then where
+ * the system looks. A path that TALWEG_CUDA_PLUGIN names is the only one tried. */
 static void *open_plugin(void) {
     static const char *const beside[] = {"", "../lib/"};
     const char *named = getenv("TALWEG_CUDA_PLUGIN");

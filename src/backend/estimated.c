@@ -1,5 +1,6 @@
-/* A card as a back end where the CUDA back end itself cannot be opened: steps are planned, and none has an implementation. How
- * much workspace the libraries would take is not known then, so the most that they are allowed is planned, and said to be. */
+/* A card as a back end where the CUDA back end itself cannot be opened: steps are planned, and none has an
+ * implementation. How much workspace the libraries would take is not known then, so the most that they are allowed is
+ * planned, and said to be. */
 #include "cards.h"
 #include "planning.h"
 

@@ -1,6 +1,6 @@
-/* What stands between gradients and the update: their norm, whether they are finite, and the loss scale that follows from
- * that. The rules are the same text for the host and for CUDA devices; who looks at gradients is src/ops/op_guard.c, who
- * ends an update op_commit.c. */
+/* What stands between gradients and the update: their norm, whether they are finite, and the loss scale that follows
+ * from that. The rules are the same text for the host and for CUDA devices; who looks at gradients is
+ * src/ops/op_guard.c, who ends an update op_commit.c. */
 #ifndef TWI_BACKEND_GUARD_H
 #define TWI_BACKEND_GUARD_H
 
@@ -35,8 +35,8 @@ typedef struct twi_guard {
     uint32_t refused;  /* there will be no update */
 } twi_guard;
 
-/* A block of gradients is summed up in one number: its root mean square, or, where a gradient is not finite, below zero:
- * which one, the last of them, and what it is. Both fit a float exactly enough. */
+/* A block of gradients is summed up in one number: its root mean square, or, where a gradient is not finite, below
+ * zero: which one, the last of them, and what it is. Both fit a float exactly enough. */
 TWI_HOST_DEVICE static inline double twi_guard_mark(double value, int64_t element) {
     return -1 - (double)(4 * element + (value != value ? 0 : value > 0 ? 1 : 2));
 }
@@ -47,7 +47,8 @@ TWI_HOST_DEVICE static inline double twi_guard_marked_value(double mark) {
     return kind == 0 ? huge * 10 - huge * 10 : kind == 1 ? huge * 10 : -huge * 10;
 }
 
-/* After all gradients were looked at: `norm` is that of the scaled ones, `place` -1 if they are finite. True: a fault. */
+/* After all gradients were looked at: `norm` is that of the scaled ones, `place` -1 if they are finite. True: a
+ * fault. */
 TWI_HOST_DEVICE static inline bool twi_guard_decide(twi_guard *guard, const twi_guard_attrs *attrs, bool first,
                                                     int32_t bad_loss, double norm, int64_t place, double value) {
     if (first) guard->bad_loss = 0;

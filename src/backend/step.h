@@ -1,6 +1,6 @@
 /* What passes between the passes and a back end: kernel records, operands, calls, and the planned list of steps.
- * A step is one kernel call on named buffers. A kernel record declares for every operand what is read and written, how it
- * is stored and how it relates to the batch, so that no pass and no back end ever asks which op it is looking at. */
+ * A step is one kernel call on named buffers. A kernel record declares for every operand what is read and written, how
+ * it is stored and how it relates to the batch, so that no pass and no back end ever asks which op it is looking at. */
 #ifndef TWI_BACKEND_STEP_H
 #define TWI_BACKEND_STEP_H
 
@@ -16,8 +16,8 @@
 #define TWI_ATOMIC(type) _Atomic type
 #endif
 
-/* The element type of the specification loops. The op files are compiled once with float (the library) and once more with
- * double (the tests, TWI_REAL_DOUBLE), where every symbol made with TWI_NAME gets a suffix. */
+/* The element type of the specification loops. The op files are compiled once with float (the library) and once more
+ * with double (the tests, TWI_REAL_DOUBLE), where every symbol made with TWI_NAME gets a suffix. */
 #ifdef TWI_REAL_DOUBLE
 typedef double tw_real;
 #define TWI_NAME(name) name##_f64
@@ -36,9 +36,10 @@ typedef enum twi_store_kind {
     TWI_F32,  /* f32 whatever the program computes in: what was made outside of it */
     TWI_I32,
     TWI_U8,
-    TWI_BITS, /* one bit an element, in memory order within a sample, each sample starting on a byte; bit i is byte i/8, 1 << i%8 */
-    TWI_GRADIENT /* of rules alone, a weight's gradient: as TWI_REAL where the step is the only one to add to it, else as TWI_ACC. The buffer
-                    says which; what is summed on the way to it is f32 */
+    TWI_BITS, /* one bit an element, in memory order within a sample, each sample starting on a byte; bit i is byte i/8,
+                 1 << i%8 */
+    TWI_GRADIENT /* of rules alone, a weight's gradient: as TWI_REAL where the step is the only one to add to it, else
+                    as TWI_ACC. The buffer says which; what is summed on the way to it is f32 */
 } twi_store_kind;
 
 /* Which type a step has, that is, what its TWI_REAL operands are stored in: all of them alike. */
@@ -67,17 +68,22 @@ typedef struct twi_operand_rule {
 } twi_operand_rule;
 
 typedef struct twi_operand {
-    void *data;                  /* first element of the chunk; NULL while only shapes are asked about, or for an absent operand */
-    twi_shape shape;             /* logical (N,C,H,W; O,I,H,W); axis 0 is the chunk's sample count for batched operands */
+    void *data;                  /* first element of the chunk; NULL while only shapes are asked about, or for an absent
+                                    operand */
+    twi_shape shape;             /* logical (N,C,H,W; O,I,H,W); axis 0 is the chunk's sample count for batched
+                                    operands */
     int64_t stride[TW_MAX_RANK]; /* in elements, per logical axis (for TWI_BITS: of the value it masks) */
     uint8_t store;               /* twi_store_kind */
-    uint8_t dtype;               /* of real operands: tw_dtype (halves where store is TWI_REAL alone), or TWI_DTYPE_DOUBLE in the double checks */
-    /* 0, or how many samples lie side by side: element e of sample n is at (n / lanes * elements a sample + e) * lanes + n % lanes,
-     * and the last block of samples is whole. Only an implementation that a back end said takes it is handed such an operand. */
+    uint8_t dtype;               /* of real operands: tw_dtype (halves where store is TWI_REAL alone), or
+                                    TWI_DTYPE_DOUBLE in the double checks */
+    /* 0, or how many samples lie side by side: element e of sample n is at (n / lanes * elements a sample + e) * lanes
+     * + n % lanes, and the last block of samples is whole. Only an implementation that a back end said takes it is
+     * handed such an operand. */
     uint8_t lanes;
 } twi_operand;
 
-/* Why a step refused: written by kernels, read by the runner after the program; persistent state commits only while code is 0. */
+/* Why a step refused: written by kernels, read by the runner after the program; persistent state commits only while
+ * code is 0. */
 typedef struct twi_fault {
     TWI_ATOMIC(uint32_t) lock;
     TWI_ATOMIC(int32_t) code; /* tw_status */
@@ -86,8 +92,8 @@ typedef struct twi_fault {
     double value;         /* what was found there, e.g. the label */
 } twi_fault;
 
-/* In place of a sample, in the order in which they yield: a fault of the run as a whole, too many updates left out, and from
- * there on places of gradients (twi_guard). A sample's own fault explains more. */
+/* In place of a sample, in the order in which they yield: a fault of the run as a whole, too many updates left out, and
+ * from there on places of gradients (twi_guard). A sample's own fault explains more. */
 #define TWI_FAULT_RUN (INT64_MAX / 2)
 #define TWI_FAULT_PATIENCE (TWI_FAULT_RUN + 1)
 #define TWI_FAULT_PLACE (TWI_FAULT_RUN + 2)
@@ -101,8 +107,8 @@ typedef struct twi_resident_view {
     uint64_t position;     /* in order: the first sample of this run. All that advances from run to run, by the batch */
 } twi_resident_view;
 
-/* The scalars of a run. They live in device memory. What the host knows before a run comes first and is sent with it; what
- * follows steps advance themselves, and the host learns when the run is over. */
+/* The scalars of a run. They live in device memory. What the host knows before a run comes first and is sent with it;
+ * what follows steps advance themselves, and the host learns when the run is over. */
 typedef struct twi_control {
     uint64_t seed;
     uint64_t attempt;     /* the run or window under way, committed or not: data and random streams */
@@ -154,20 +160,23 @@ struct twi_kernel {
     twi_operand_rule operand[TWI_MAX_OPERANDS];
     uint8_t split;                        /* twi_split */
     uint8_t types;                        /* twi_types */
-    /* Flat arrays in two types: 1 + index of the f32 operand beside which this one holds the same elements in half precision; 0: none. Such
-     * operands are absent where no element is kept so, and every implementation reads or writes them itself. */
+    /* Flat arrays in two types: 1 + index of the f32 operand beside which this one holds the same elements in half
+     * precision; 0: none. Such operands are absent where no element is kept so, and every implementation reads or
+     * writes them itself. */
     uint8_t half_of[TWI_MAX_OPERANDS];
     int64_t (*range)(const twi_call *);   /* TWI_BY_RANGE: the number of parts (rows, elements) */
     int64_t grain;                        /* TWI_BY_RANGE: parts worth handing out together; 0: 1 */
     double (*flops)(const twi_call *);    /* multiply-add = 2; NULL: counted as bytes only */
-    void (*run)(const twi_call *);        /* the specification: readable loops in tw_real. Summed outputs: always adds; the runner clears first */
-    /* Kernels of a user's op: what kernel->run wants beside the operands, and how the call is put on a device's stream (unbatched
-     * outputs are cleared first). */
+    void (*run)(const twi_call *);        /* the specification: readable loops in tw_real. Summed outputs: always adds;
+                                             the runner clears first */
+    /* Kernels of a user's op: what kernel->run wants beside the operands, and how the call is put on a device's stream
+     * (unbatched outputs are cleared first). */
     const struct twi_user_op *user;
     bool nondeterministic; /* equal operands may give other bits */
     bool pure; /* what it writes depends on its operands and attributes alone: of constants it makes constants */
-    /* Of a kernel that goes by sample: the name of one that takes the same operands and gives the same, up to the order of sums, by range, each part with a part of the
-     * weights, or of their gradients, that are operand `range_of`. NULL: there is none. */
+    /* Of a kernel that goes by sample: the name of one that takes the same operands and gives the same, up to the order
+     * of sums, by range, each part with a part of the weights, or of their gradients, that are operand `range_of`.
+     * NULL: there is none. */
     const char *by_range;
     uint8_t range_of;
     size_t (*workspace)(const twi_call *);
@@ -237,7 +246,8 @@ typedef struct twi_buffer_plan {
 typedef struct twi_choice {
     const char *implementation; /* borrowed, for dumps */
     void *state;                /* the back end's own, released by backend->release */
-    size_t shared_bytes;        /* workspace that lives through the whole run (plan.brief_shared: its segment), e.g. reordered weights */
+    size_t shared_bytes;        /* workspace that lives through the whole run (plan.brief_shared: its segment), e.g.
+                                   reordered weights */
     size_t worker_bytes;        /* scratch per worker */
     size_t partial_bytes[TWI_MAX_OPERANDS]; /* summed outputs: one group's part in the implementation's own layout */
 } twi_choice;
@@ -259,7 +269,8 @@ typedef struct twi_step_plan {
     size_t partial_offset[TWI_MAX_OPERANDS];  /* in the arena: groups x twi_partial_stride */
 } twi_step_plan;
 
-/* A run of steps done chunk by chunk without a barrier in between (TWI_BY_SAMPLE), or one ranged step, or steps done at once.
+/* A run of steps done chunk by chunk without a barrier in between (TWI_BY_SAMPLE), or one ranged step, or steps done at
+ * once.
  * The batch is cut into chunks of `chunk` samples (the last may be shorter), the chunks into `groups` contiguous runs;
  * a group's sums add in order and groups are combined in index order, whoever runs them. */
 typedef struct twi_segment {
@@ -269,7 +280,8 @@ typedef struct twi_segment {
     int groups;
 } twi_segment;
 
-/* What the runs of a step took: calls of its implementation, and nanoseconds with what is done around them for the step alone. */
+/* What the runs of a step took: calls of its implementation, and nanoseconds with what is done around them for the step
+ * alone. */
 typedef struct twi_step_time {
     int64_t nanoseconds;
     uint64_t calls;
@@ -284,7 +296,8 @@ typedef struct twi_plan {
     int segment_count;
     int update_segment;  /* the first of the update; segment_count: none */
     int constant_segments; /* the first ones, which are run apart from the others: their results stay for later runs */
-    bool brief_shared;   /* shared workspaces hold during their segment alone: they are filled anew in every run, before it */
+    bool brief_shared;   /* shared workspaces hold during their segment alone: they are filled anew in every run, before
+                            it */
     size_t arena_bytes;  /* activations, shared workspaces, partial sums */
     size_t worker_bytes; /* local buffers (at offset 0) and scratch (from scratch_offset) of one worker */
     size_t scratch_offset;

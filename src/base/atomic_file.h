@@ -1,5 +1,5 @@
-/* Writing a file so that a cut, a full disk or a failed write never costs the file that was there: a temporary file in its
- * folder, without a name if that can be, flushed to the disk, then renamed over it. Links are followed, the
+/* Writing a file so that a cut, a full disk or a failed write never costs the file that was there: a temporary file in
+ * its folder, without a name if that can be, flushed to the disk, then renamed over it. Links are followed, the
  * mode of a file that was there is kept. Pipes and devices are written to, never replaced. */
 #ifndef TWI_BASE_ATOMIC_FILE_H
 #define TWI_BASE_ATOMIC_FILE_H
@@ -22,8 +22,8 @@ typedef struct twi_atomic_file {
     } signal[TWI_GUARDED_SIGNALS];
 } twi_atomic_file;
 
-/* Opens the temporary file. From here to commit or drop, on the same thread, a write into a broken pipe or beyond the limit
- * on file sizes is a failure to report: its signal is held back. Errors: FILE naming path and cause. */
+/* Opens the temporary file. From here to commit or drop, on the same thread, a write into a broken pipe or beyond the
+ * limit on file sizes is a failure to report: its signal is held back. Errors: FILE naming path and cause. */
 tw_status twi_atomic_file_open(twi_atomic_file *file, twi_memory *memory, const char *path);
 void twi_atomic_file_write(twi_atomic_file *file, const void *data, size_t bytes);
 void twi_atomic_file_print(twi_atomic_file *file, const char *format, ...) TW_PRINTF(2, 3);

@@ -1,6 +1,6 @@
 /* What becomes of a sample on its way from a data set into a network: normalised, perhaps mirrored and shifted. The
- * arithmetic alone, shared by all who make samples (a loader's workers, programs that gather their own batches), so that
- * they make the same floats, bit for bit. */
+ * arithmetic alone, shared by all who make samples (a loader's workers, programs that gather their own batches), so
+ * that they make the same floats, bit for bit. */
 #ifndef TWI_BASE_AUGMENT_H
 #define TWI_BASE_AUGMENT_H
 

@@ -1,4 +1,5 @@
-/* Choices by key, in memory and in their file. The file is written whole, with what other processes put there meanwhile. */
+/* Choices by key, in memory and in their file. The file is written whole, with what other processes put there
+ * meanwhile. */
 #define _POSIX_C_SOURCE 200809L
 #include "choices.h"
 #include "atomic_file.h"

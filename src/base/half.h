@@ -1,4 +1,5 @@
-/* f16 (IEEE binary16) and bf16 conversion: round to nearest even, denormals and infinities kept, NaN stays NaN (quiet). */
+/* f16 (IEEE binary16) and bf16 conversion: round to nearest even, denormals and infinities kept, NaN stays NaN
+ * (quiet). */
 #ifndef TWI_BASE_HALF_H
 #define TWI_BASE_HALF_H
 

@@ -1,5 +1,5 @@
-/* The thread's last failure: the one mutable state outside a context; each thread sees only its own. A back end in a shared
- * object of its own has the library's passed in instead of this file. */
+/* The thread's last failure: the one mutable state outside a context; each thread sees only its own. A back end in a
+ * shared object of its own has the library's passed in instead of this file. */
 #include "status.h"
 
 #include <string.h>

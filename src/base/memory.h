@@ -16,7 +16,8 @@ void twi_memory_set_limit(twi_memory *memory, size_t bytes);
 void twi_memory_set_hook(twi_memory *memory, tw_memory_hook_fn hook, void *user);
 
 /* *out (a pointer to a pointer) becomes count * size zeroed bytes; overflow-checked. count or size 0 gives a valid
- * one-byte block. `what` names the use in the out-of-memory message, e.g. "activation arena". On failure *out is NULL. */
+ * one-byte block. `what` names the use in the out-of-memory message, e.g. "activation arena". On failure *out is
+ * NULL. */
 tw_status twi_get(twi_memory *memory, void *out, size_t count, size_t size, const char *what);
 /* Grows a block, keeping its first bytes; new bytes are zeroed. On failure the old block stays valid and unchanged. */
 tw_status twi_grow(twi_memory *memory, void *inout, size_t count, size_t size, const char *what);

@@ -1,4 +1,5 @@
-/* What is made of draws on the host alone: normal deviates, and stream numbers from names. The draws are in philox.h. */
+/* What is made of draws on the host alone: normal deviates, and stream numbers from names. The draws are in
+ * philox.h. */
 #include "philox.h"
 
 #include <math.h>

@@ -61,8 +61,8 @@ TWI_HOST_DEVICE static inline void twi_draw_with_key(const uint32_t key[2], uint
     twi_philox(counter, key, out);
 }
 
-/* Four words for (seed, purpose, stream, index): key = seed mixed with purpose; counter = stream (e.g. epoch or name hash)
- * and index (e.g. sample). Pure. */
+/* Four words for (seed, purpose, stream, index): key = seed mixed with purpose; counter = stream (e.g. epoch or name
+ * hash) and index (e.g. sample). Pure. */
 TWI_HOST_DEVICE static inline void twi_draw(uint64_t seed, twi_purpose purpose, uint64_t stream, uint64_t index,
                                             uint32_t out[4]) {
     uint32_t key[2];

@@ -7,7 +7,8 @@
 tw_status twi_shape_check(const twi_shape *shape, const char *what) {
     if (shape->rank < 0 || shape->rank > TW_MAX_RANK)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: rank %d, expected 0 to %d axes", what, shape->rank, TW_MAX_RANK);
-    /* An axis of 0 counts as 1 here: it makes the tensor empty, but the strides of the axes before it must fit as well. */
+    /* An axis of 0 counts as 1 here: it makes the tensor empty, but the strides of the axes before it must fit as
+     * well. */
     int64_t limit = INT64_MAX / 8;
     for (int axis = 0; axis < shape->rank; axis++) {
         int64_t dim = shape->dim[axis];

@@ -13,7 +13,8 @@ typedef struct twi_shape {
     int64_t dim[TW_MAX_RANK];
 } twi_shape;
 
-/* Checks rank and dims (>= 0) and that the element count times 8 bytes fits int64_t; `what` names the owner in the message. */
+/* Checks rank and dims (>= 0) and that the element count times 8 bytes fits int64_t; `what` names the owner in the
+ * message. */
 tw_status twi_shape_check(const twi_shape *shape, const char *what);
 /* Number of elements of a checked shape (1 for rank 0). */
 int64_t twi_shape_count(const twi_shape *shape);

@@ -1,5 +1,5 @@
-/* Status names, the wording of failures and the version. Where the text is kept is last_error.c's; deciding what fails, and
- * why, is left to the callers. */
+/* Status names, the wording of failures and the version. Where the text is kept is last_error.c's; deciding what fails,
+ * and why, is left to the callers. */
 #include "status.h"
 
 #include <stdarg.h>

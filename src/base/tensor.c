@@ -26,7 +26,8 @@ struct tw_tensor {
 
 /* --- places of elements --- */
 
-/* Elements that lie side by side in row-major order; *outer becomes the number of leading axes that step over such runs. */
+/* Elements that lie side by side in row-major order; *outer becomes the number of leading axes that step over such
+ * runs. */
 static int64_t run_length(const tw_tensor *tensor, int *outer) {
     int64_t run = 1;
     int axis = tensor->shape.rank;

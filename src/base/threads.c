@@ -1,5 +1,6 @@
 /* The worker pool: all workers run the same function, start and barrier are a short spin and then a futex sleep. How
- * work is divided among the workers is left to the function. A hosted pool hands its workers to the program as tasks. */
+ * work is divided among the workers is left to the function. A hosted pool hands its workers to the program as
+ * tasks. */
 #define _GNU_SOURCE
 #include "threads.h"
 #include "clock.h"

@@ -1,5 +1,5 @@
-/* `talweg bench`: how fast a network trains or answers on this machine, and, asked to explain, where the time goes. What is
- * printed is in bench_report.c. */
+/* `talweg bench`: how fast a network trains or answers on this machine, and, asked to explain, where the time goes.
+ * What is printed is in bench_report.c. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "bench.h"
 #include "cli.h"

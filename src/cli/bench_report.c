@@ -1,8 +1,10 @@
-/* What `talweg bench` prints: a few lines or one JSON object, and with --explain every step beside the machine's ceilings.
+/* What `talweg bench` prints: a few lines or one JSON object, and with --explain every step beside the machine's
+ * ceilings.
  *
- * The least time of a step is that of its FLOPs at the measured rate, or that of its bytes, whichever is longer. Bytes in a
- * worker's scratch pass at the rate of its cache. So do all others where the whole program fits the last cache, else they pass
- * at that of main memory. A step that finds its data in a cache all the same may come out above 100 %. */
+ * The least time of a step is that of its FLOPs at the measured rate, or that of its bytes, whichever is longer. Bytes
+ * in a worker's scratch pass at the rate of its cache. So do all others where the whole program fits the last cache,
+ * else they pass at that of main memory. A step that finds its data in a cache all the same may come out above 100
+ * %. */
 #include "bench.h"
 #include "cli.h"
 

@@ -1,4 +1,5 @@
-/* What the commands of the program `talweg` are made of: a command is one file beside this one and one row in main.c. */
+/* What the commands of the program `talweg` are made of: a command is one file beside this one and one row in
+ * main.c. */
 #ifndef TWI_CLI_CLI_H
 #define TWI_CLI_CLI_H
 
@@ -17,7 +18,8 @@ typedef struct twi_cli_command {
 
 extern const twi_cli_command twi_cli_doctor, twi_cli_bench, twi_cli_plan;
 
-/* Answers a command line that is wrong: says why where `problem` is not NULL (getopt has said it otherwise), and the usage. */
+/* Answers a command line that is wrong: says why where `problem` is not NULL (getopt has said it otherwise), and the
+ * usage. */
 int twi_cli_refuse(const twi_cli_command *command, const char *problem, const char *argument);
 
 /* ---- texts.c ---- */

@@ -1,5 +1,5 @@
-/* `talweg plan`: what a training run needs, before anything is allocated. This file reads the command line; plan_job.c makes plans of it,
- * plan_search.c many of them, plan_print.c and plan_json.c write them down. */
+/* `talweg plan`: what a training run needs, before anything is allocated. This file reads the command line; plan_job.c
+ * makes plans of it, plan_search.c many of them, plan_print.c and plan_json.c write them down. */
 #include "plan_job.h"
 
 #include <errno.h>

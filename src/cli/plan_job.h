@@ -40,8 +40,9 @@ size_t twi_planned_needs(const twi_planned *planned);
 
 /* ---- plan_search.c ---- */
 
-/* The largest batch whose needs are at most `room`, planned in *best, and the next batch's needs. best->plan is NULL if not even one sample fits;
- * then *next_needs is what one needs. Batches beyond 2^24 are not looked at: *next_needs is 0 where that one fits. */
+/* The largest batch whose needs are at most `room`, planned in *best, and the next batch's needs. best->plan is NULL if
+ * not even one sample fits; then *next_needs is what one needs. Batches beyond 2^24 are not looked at: *next_needs is 0
+ * where that one fits. */
 tw_status twi_job_search(twi_planned *best, size_t *next_needs, const twi_job *job, size_t room);
 /* A row for every card that is known, with the batch of the job. */
 tw_status twi_job_print_cards(const twi_job *job, bool json);

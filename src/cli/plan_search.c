@@ -15,8 +15,8 @@ static tw_status try_batch(twi_planned *out, const twi_job *job, int64_t batch, 
     return status;
 }
 
-/* Doubles until it no longer fits, halves the gap, and then looks at every next batch: a library may choose another way to do a
- * larger one, and need less for it. */
+/* Doubles until it no longer fits, halves the gap, and then looks at every next batch: a library may choose another way
+ * to do a larger one, and need less for it. */
 tw_status twi_job_search(twi_planned *best, size_t *next_needs, const twi_job *job, size_t room) {
     twi_planned tried;
     int64_t low = 0, high = 1;

@@ -1,4 +1,5 @@
-/* The networks that are known by name, and batches to measure them with: shared by `talweg plan`, `talweg bench` and tests/bench/bench_train. */
+/* The networks that are known by name, and batches to measure them with: shared by `talweg plan`, `talweg bench` and
+ * tests/bench/bench_train. */
 #ifndef TWI_CLI_WORKLOAD_H
 #define TWI_CLI_WORKLOAD_H
 
@@ -16,7 +17,8 @@ typedef struct twi_workload {
 const twi_workload *twi_workload_find(const char *name);
 /* Pixels of an image. */
 int64_t twi_workload_pixels(const twi_workload *workload);
-/* Fills f32 images with noise on a pattern of their class, one of ten; equal from call to call. Speed does not depend on it. */
+/* Fills f32 images with noise on a pattern of their class, one of ten; equal from call to call. Speed does not depend
+ * on it. */
 void twi_workload_fill(const twi_workload *workload, int64_t count, float *images, int32_t *classes);
 /* The next number of a sequence that every process draws alike. */
 uint32_t twi_workload_draw(uint32_t *word);

@@ -1,5 +1,6 @@
 /* CIFAR-10 and CIFAR-100 in their binary form: a folder of files of records, each one or two label bytes and the bytes
- * of 3 x 32 x 32 pixels. The files have no header: which flavour one is, and whether it is whole, shows in its length. */
+ * of 3 x 32 x 32 pixels. The files have no header: which flavour one is, and whether it is whole, shows in its
+ * length. */
 #include "byte_stream.h"
 #include "formats.h"
 

@@ -1,5 +1,5 @@
-/* Makes one sample of a data set: walks over its rows and writes them where they belong. What normalising, mirroring and
- * cropping mean is in base/augment.h; order and batches are left to loader.c. */
+/* Makes one sample of a data set: walks over its rows and writes them where they belong. What normalising, mirroring
+ * and cropping mean is in base/augment.h; order and batches are left to loader.c. */
 #include "sampler.h"
 
 /* A run of pixels of one channel on its way into the network. */

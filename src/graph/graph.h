@@ -1,5 +1,6 @@
-/* The graph: values and nodes, in the order they were made, under unique names. Shapes are checked as it is built; the batch
- * axis holds 1 until a program is made. Failures are sticky: the first is kept and everything after it does nothing. */
+/* The graph: values and nodes, in the order they were made, under unique names. Shapes are checked as it is built; the
+ * batch axis holds 1 until a program is made. Failures are sticky: the first is kept and everything after it does
+ * nothing. */
 #ifndef TWI_GRAPH_GRAPH_H
 #define TWI_GRAPH_GRAPH_H
 
@@ -37,14 +38,16 @@ void twi_graph_cut(twi_graph *graph, int values, int nodes);
 void twi_graph_scope_begin(twi_graph *graph, const char *name);
 void twi_graph_scope_end(twi_graph *graph);
 
-/* The full name (scope included) of something called `name`, or, if that is NULL, the first free one of base1, base2, ...
+/* The full name (scope included) of something called `name`, or, if that is NULL, the first free one of base1, base2,
+ * ...
  * Borrowed until the next call. NULL after noting a failure (duplicate). */
 const char *twi_graph_name(twi_graph *graph, const char *name, const char *base);
 
 /* New values. `name` must come from twi_graph_name. Shapes hold 1 in the batch axis of batched values. */
 tw_value *twi_graph_value(twi_graph *graph, const char *name, twi_value_kind kind, twi_store_kind store, bool batched,
                           const twi_shape *shape);
-/* A node of the named op; its outputs are new values, of which the first is returned. attrs is copied (NULL: the table's defaults). */
+/* A node of the named op; its outputs are new values, of which the first is returned. attrs is copied (NULL: the
+ * table's defaults). */
 tw_value *twi_graph_node(twi_graph *graph, const char *op_name, const char *node_name, int input_count,
                          tw_value *const *inputs, const void *attrs);
 

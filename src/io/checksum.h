@@ -1,5 +1,5 @@
-/* A checksum of a whole safetensors file, where its writer asked for one: CRC-32 of the header and the data, in its header's
- * metadata, with its own digits taken as zeros. */
+/* A checksum of a whole safetensors file, where its writer asked for one: CRC-32 of the header and the data, in its
+ * header's metadata, with its own digits taken as zeros. */
 #ifndef TWI_IO_CHECKSUM_H
 #define TWI_IO_CHECKSUM_H
 

@@ -1,6 +1,6 @@
-/* The tensors of a model as a safetensors file holds them: its parameters and buffers, and where wanted the moments of its
- * optimizer. Saving, and loading in two steps: everything that can fail, then the change. What else a file says stands
- * in its metadata, which belongs to the callers. */
+/* The tensors of a model as a safetensors file holds them: its parameters and buffers, and where wanted the moments of
+ * its optimizer. Saving, and loading in two steps: everything that can fail, then the change. What else a file says
+ * stands in its metadata, which belongs to the callers. */
 #ifndef TWI_IO_MODEL_TENSORS_H
 #define TWI_IO_MODEL_TENSORS_H
 

@@ -24,7 +24,8 @@ typedef struct twi_tensor_file {
     size_t metadata_bytes;
 } twi_tensor_file;
 
-/* Opens a file and checks its whole header: every tensor's type, shape and range, no overlap, no hole, nothing behind the last.
+/* Opens a file and checks its whole header: every tensor's type, shape and range, no overlap, no hole, nothing behind
+ * the last.
  * Errors: FILE; FORMAT naming the tensor. */
 tw_status twi_tensor_file_open(twi_tensor_file *file, twi_memory *memory, const char *path);
 void twi_tensor_file_close(twi_tensor_file *file);

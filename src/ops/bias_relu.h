@@ -1,5 +1,5 @@
-/* What the fused forms share whose product of x and w is followed by a bias and maybe a relu: specification, kernel record
- * and cases, all made from those of the product alone. */
+/* What the fused forms share whose product of x and w is followed by a bias and maybe a relu: specification, kernel
+ * record and cases, all made from those of the product alone. */
 #ifndef TWI_OPS_BIAS_RELU_H
 #define TWI_OPS_BIAS_RELU_H
 

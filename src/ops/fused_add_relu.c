@@ -1,5 +1,5 @@
-/* A sum and the relu behind it in one pass: y = relu(a + b). Reached by the fusion pass alone; the backward is that of the
- * single ops, which reads y and nothing of the sum. */
+/* A sum and the relu behind it in one pass: y = relu(a + b). Reached by the fusion pass alone; the backward is that of
+ * the single ops, which reads y and nothing of the sum. */
 #include "kernels.h"
 
 /* ---- specification: the single kernels, one after the other ---- */

@@ -2,8 +2,8 @@
  *
  *   w'[o] = scale[o] * w[o]     b'[o] = scale[o] * b[o] + offset[o]
  *
- * scale = gamma / sqrt(var + epsilon) and offset = beta - mean * scale are rows of batch norm's coefficients; without a bias
- * b is 0. Reached by the folding pass alone, in programs without training (src/program/fold.c). */
+ * scale = gamma / sqrt(var + epsilon) and offset = beta - mean * scale are rows of batch norm's coefficients; without a
+ * bias b is 0. Reached by the folding pass alone, in programs without training (src/program/fold.c). */
 #include "bias_relu.h"
 
 enum { W, B, COEF, FOLDED_W, FOLDED_B };
@@ -44,8 +44,8 @@ static const twi_kernel *const kernels[] = {&fold, NULL};
 
 /* ---- cases ---- */
 
-/* {N, C, H, W, filters, kernel, groups, what stands around: 1 a bias, + 2 a relu behind, + 4 a sum and a relu behind}; H 0: a
- * dense layer */
+/* {N, C, H, W, filters, kernel, groups, what stands around: 1 a bias, + 2 a relu behind, + 4 a sum and a relu behind};
+ * H 0: a dense layer */
 enum { BATCH, CHANNELS, HEIGHT, WIDTH, FILTERS, KERNEL, GROUPS, REST };
 
 static const twi_case cases[] = {

@@ -149,9 +149,9 @@ static const twi_kernel *const kernels[] = {&kernel_forward, &kernel_forward_rel
 
 /* ---- cases ---- */
 
-/* An image, filters; then digits: the kernel's height and width, its strides and paddings; the pooling window's height and
- * width, strides and paddings; and what stands around: 0 nothing, 1 relu before the pooling, 2 relu behind it; + 10: ceil
- * mode; + 20: another convolution (1x1, biased) and relu behind it, that reads y; + 30: y is flattened. */
+/* An image, filters; then digits: the kernel's height and width, its strides and paddings; the pooling window's height
+ * and width, strides and paddings; and what stands around: 0 nothing, 1 relu before the pooling, 2 relu behind it; +
+ * 10: ceil mode; + 20: another convolution (1x1, biased) and relu behind it, that reads y; + 30: y is flattened. */
 enum {
     BATCH,
     CHANNELS,

@@ -1,5 +1,5 @@
-/* The gradient that a dense layer hands back, on its way through the gelu of the tanh form and the bias before the layer:
- * g = dense'(dy, w) gelu'(z); db[i] = sum of g
+/* The gradient that a dense layer hands back, on its way through the gelu of the tanh form and the bias before the
+ * layer: g = dense'(dy, w) gelu'(z); db[i] = sum of g
  *
  * Saves a pass over g for each. Made by the fusion pass alone. */
 #include "backend/attrs.h"

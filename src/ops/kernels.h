@@ -53,7 +53,8 @@ static inline void twi_relu_with_mask(const twi_operand *yo, const twi_operand *
         }
 }
 
-/* Element i, in logical order, of sample n of dy where the mask lets it pass, else 0; without a mask everything does. */
+/* Element i, in logical order, of sample n of dy where the mask lets it pass, else 0; without a mask everything
+ * does. */
 static inline tw_real twi_masked(const twi_operand *dy, const twi_operand *mask, int64_t n, int64_t i) {
     const uint8_t *bits = mask ? (const uint8_t *)mask->data + n * twi_bits_bytes(twi_sample_count(mask)) : NULL;
     return !bits || twi_bit_get(bits, twi_offset(mask, 0, i)) ? ((const tw_real *)dy->data)[twi_offset(dy, n, i)] : 0;

@@ -1,5 +1,6 @@
 /* What an op is: its record, the nodes and values a graph is made of, and the calls by which an op turns itself into
- * steps. One file an op holds: formula, shape rule, steps of forward and backward, specification loops, cases, record. */
+ * steps. One file an op holds: formula, shape rule, steps of forward and backward, specification loops, cases,
+ * record. */
 #ifndef TWI_OPS_OP_H
 #define TWI_OPS_OP_H
 
@@ -68,7 +69,8 @@ typedef struct twi_infer {
 } twi_infer;
 
 /* ---- turning a node into steps (implemented by the lowering pass, src/program/lower.c) ----
- * Every buffer is written by exactly one step. Failures are sticky: these calls then return TWI_NO_REF or do nothing. */
+ * Every buffer is written by exactly one step. Failures are sticky: these calls then return TWI_NO_REF or do
+ * nothing. */
 
 typedef struct twi_lower twi_lower;
 typedef int twi_ref; /* a buffer of the program */
@@ -92,15 +94,17 @@ void twi_lower_save(twi_lower *lower, int slot, twi_ref ref);
 twi_ref twi_lower_saved(twi_lower *lower, int slot);
 /* The buffer that will replace a TWI_VALUE_BUFFER input (running statistics) if the step commits. */
 twi_ref twi_lower_shadow(twi_lower *lower, int input);
-/* Backward: gradient of an output (TWI_NO_REF: nobody has one), and a fresh buffer for this node's contribution to the gradient
- * of an input (TWI_NO_REF: nobody wants it). Contributions to one value are added in a fixed order by the lowering pass. */
+/* Backward: gradient of an output (TWI_NO_REF: nobody has one), and a fresh buffer for this node's contribution to the
+ * gradient of an input (TWI_NO_REF: nobody wants it). Contributions to one value are added in a fixed order by the
+ * lowering pass. */
 twi_ref twi_lower_output_gradient(twi_lower *lower, int output);
 twi_ref twi_lower_input_gradient(twi_lower *lower, int input);
 /* Does anybody want the gradient of this input? */
 bool twi_lower_wants_gradient(const twi_lower *lower, int input);
 /* This node's contribution to an input's gradient is an existing buffer (e.g. the output's gradient passed through). */
 void twi_lower_give_gradient(twi_lower *lower, int input, twi_ref ref);
-/* Appends a step: one ref per operand of the kernel, TWI_NO_REF for an optional one. The step gets the node's attributes. */
+/* Appends a step: one ref per operand of the kernel, TWI_NO_REF for an optional one. The step gets the node's
+ * attributes. */
 void twi_lower_step(twi_lower *lower, const twi_kernel *kernel, const twi_ref *operands);
 
 /* ---- cases: what the generic checks run an op on ---- */
@@ -111,7 +115,8 @@ typedef struct twi_case {
     int64_t p[TWI_CASE_NUMBERS]; /* what op->build_case makes of them */
 } twi_case;
 
-/* Offered to build_case: makes values and nodes in a graph (implemented by the op check). Fed with values kept off kinks. */
+/* Offered to build_case: makes values and nodes in a graph (implemented by the op check). Fed with values kept off
+ * kinks. */
 typedef struct twi_builder twi_builder;
 struct twi_builder {
     void *self;
@@ -135,8 +140,10 @@ struct twi_op {
     const twi_attr *attrs;     /* table, attr_count rows */
     int attr_count;
     size_t attr_size;          /* bytes of the attribute struct */
-    const twi_attr *frozen;    /* ops that train with statistics over the batch: the TWI_ATTR_BOOL by which they do not; NULL: others */
-    bool completes;            /* what makes its first input is part of its layer, and the name is its own: a bias behind a product */
+    const twi_attr *frozen;    /* ops that train with statistics over the batch: the TWI_ATTR_BOOL by which they do not;
+                                  NULL: others */
+    bool completes;            /* what makes its first input is part of its layer, and the name is its own: a bias
+                                  behind a product */
     tw_status (*infer)(twi_infer *infer);
     void (*forward)(twi_lower *lower);
     void (*backward)(twi_lower *lower); /* NULL: no gradient flows through */
@@ -145,14 +152,16 @@ struct twi_op {
     tw_value *(*build_case)(twi_builder *builder, const twi_case *c);
     const char *fused;         /* kernel that must appear when a case is compiled with fusion (fused ops); NULL: none */
     bool untrained;            /* it does so in programs without training, and in no other */
-    bool asked;                /* it does so only where the back end has an implementation, which may be for "large" cases alone; without `fused`: a
-                                * pass takes its kernels on back ends that go chunk by chunk, and others need none */
+    bool asked;                /* it does so only where the back end has an implementation, which may be for "large"
+                                  cases alone; without `fused`: a
+                                  * pass takes its kernels on back ends that go chunk by chunk, and others need none */
 };
 
 /* The ops of a context: those of ops.def, in float or, for the double checks, in double; and a user's. */
 typedef struct twi_registry {
     const twi_op *const *ops; /* ends with NULL */
-    size_t real_size;         /* bytes of tw_real in its specification loops: 4, or 8 for the double table of the tests */
+    size_t real_size;         /* bytes of tw_real in its specification loops: 4, or 8 for the double table of the
+                                 tests */
     const twi_op **grown;     /* `ops`, where something was added to it */
     struct twi_user_op *user; /* made by tw_op_register, linked */
 } twi_registry;
@@ -163,8 +172,8 @@ extern const twi_registry TWI_NAME(twi_registry_builtin);
 struct tw_context;
 tw_status twi_registry_open(struct tw_context *context);
 void twi_registry_close(struct tw_context *context);
-/* Adds an op, which must outlive the context, to those that models of this context are made of. Errors: ARGUMENT if the name of the
- * op or of one of its kernels is taken. */
+/* Adds an op, which must outlive the context, to those that models of this context are made of. Errors: ARGUMENT if the
+ * name of the op or of one of its kernels is taken. */
 tw_status twi_registry_add(struct tw_context *context, const twi_op *op);
 
 const twi_op *twi_registry_find(const twi_registry *registry, const char *op_name);

@@ -1,6 +1,7 @@
 /* What a window of batches carries from one to the next, until its update.
  *
- *   gradient: sum = sum + gradient of one parameter, from 0 in the window's first batch; without a gradient it only begins
+ *   gradient: sum = sum + gradient of one parameter, from 0 in the window's first batch; without a gradient it only
+ *   begins
  *   resume:   current = values in the window's first batch, in the others shadow, as the batch before left it
  *             (running statistics: the values themselves change only with the update, by commit.copy)
  *

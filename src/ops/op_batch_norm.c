@@ -11,8 +11,8 @@
  * inv = 1/sqrt(var + epsilon), written as A*dy + B*x + K: three numbers a channel.
  * Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. Shifting the data before summing squares: Chan, Golub,
  * LeVeque, "Algorithms for computing the sample variance", 1983; the running mean is the shift, being close to the
- * batch's as a rule. Where it is not (the first batches of a channel far from 0), squares of the distance would drown the
- * variance: then, and only then, the data are summed a second time, around the batch's own mean. */
+ * batch's as a rule. Where it is not (the first batches of a channel far from 0), squares of the distance would drown
+ * the variance: then, and only then, the data are summed a second time, around the batch's own mean. */
 #include "backend/attrs.h"
 #include "kernels.h"
 #include "rules.h"
@@ -98,7 +98,7 @@ static void lower_apply(twi_lower *lower, twi_ref dy, twi_ref x, twi_ref dcoef) 
                    (twi_ref[]){dy, x, dcoef, twi_lower_input_gradient(lower, IN_X)});
 }
 
-/* Frozen, dx waits for no sum: a chunk goes through both passes. Without gamma and beta there is nothing to sum then. */
+/* Frozen, dx waits for no sum: a chunk goes through both passes. Without gamma and beta nothing is summed then. */
 static void backward(twi_lower *lower) {
     twi_ref dy = twi_lower_output_gradient(lower, 0), x = twi_lower_input(lower, IN_X);
     twi_ref coef = twi_lower_saved(lower, SAVED_COEF), dcoef = TWI_NO_REF;

@@ -2,7 +2,8 @@
  *
  *   check:    a loss that is not finite is a fault, or, where the guard skips, noted for its decision
  *   copy:     target = source (running statistics from their shadows)
- *   advance:  update = update + 1 (attempts are counted by whoever starts the run: they advance whatever happens); the loss
+ *   advance:  update = update + 1 (attempts are counted by whoever starts the run: they advance whatever happens); the
+ *   loss
  *             scale follows. Of an update that the guard left out only the latter */
 #include "backend/attrs.h"
 #include "kernels.h"

@@ -69,8 +69,8 @@ static void backward(twi_lower *lower) {
 
 /* ---- specification ---- */
 
-/* Every product of a convolution pairs one element each of x, w and y. The three kernels visit the same pairs and differ
- * only in which of the three is the sum of products of the other two. */
+/* Every product of a convolution pairs one element each of x, w and y. The three kernels visit the same pairs and
+ * differ only in which of the three is the sum of products of the other two. */
 typedef void (*twi_tap)(tw_real *x, tw_real *w, tw_real *y);
 
 static inline void visit(const twi_conv2d_attrs *attrs, const twi_operand *x, const twi_operand *w,

@@ -1,8 +1,8 @@
-/* The gradient of a convolution's weights by ranges of the weights, each from the whole batch: dw[o,c,a,b] = sum over n, p, q
- * of dy[n,o,p,q] * x[n,c, p*stride_h + a*dilation_h - pad_top, q*stride_w + b*dilation_w - pad_left].
+/* The gradient of a convolution's weights by ranges of the weights, each from the whole batch: dw[o,c,a,b] = sum over
+ * n, p, q of dy[n,o,p,q] * x[n,c, p*stride_h + a*dilation_h - pad_top, q*stride_w + b*dilation_w - pad_left].
  *
- * What op_conv2d.c does by samples, with sums that are added up later. Put in its place by a pass (src/program/ranges.c)
- * alone. */
+ * What op_conv2d.c does by samples, with sums that are added up later. Put in its place by a pass
+ * (src/program/ranges.c) alone. */
 #include "kernels.h"
 
 /* ---- specification ---- */

@@ -1,8 +1,8 @@
-/* A dense layer's way forward by ranges of its features: y[n,o] = sum over i of x[n,i] * w[o,i] for a part of the rows o of w
- * and all samples; with the bias, and with bias and relu.
+/* A dense layer's way forward by ranges of its features: y[n,o] = sum over i of x[n,i] * w[o,i] for a part of the rows
+ * o of w and all samples; with the bias, and with bias and relu.
  *
- * What op_dense.c and fused_dense_bias_relu.c do by samples. Here a worker reads rows of w of its own, those that it writes
- * when they are updated, and all of x. Put in their place by a pass (src/program/ranges.c) alone. */
+ * What op_dense.c and fused_dense_bias_relu.c do by samples. Here a worker reads rows of w of its own, those that it
+ * writes when they are updated, and all of x. Put in their place by a pass (src/program/ranges.c) alone. */
 #include "kernels.h"
 
 /* ---- specification ---- */

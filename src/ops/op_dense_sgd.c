@@ -1,4 +1,5 @@
-/* The gradient of a dense layer's weight, and the update of that weight by stochastic gradient descent at once, for a range of its rows:
+/* The gradient of a dense layer's weight, and the update of that weight by stochastic gradient descent at once, for a
+ * range of its rows:
  *
  *   g[o,i] = sum over n of dy[n,o] * x[n,i], then w[o,i] and its momentum as in op_sgd.c
  *

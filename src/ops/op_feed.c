@@ -2,9 +2,9 @@
  *
  *   x = slot[turn]     turn: 0 or 1, in the control block
  *
- * The slots are filled beside the runs; whoever fills one waits until the run that took it last is over. A slot is laid out
- * as the input is, so that nothing but the choice is left to do, and, where the input is stored in half precision, to
- * round: values come in f32. Values (feed.values) and labels (feed.labels) differ in their store. */
+ * The slots are filled beside the runs; whoever fills one waits until the run that took it last is over. A slot is laid
+ * out as the input is, so that nothing but the choice is left to do, and, where the input is stored in half precision,
+ * to round: values come in f32. Values (feed.values) and labels (feed.labels) differ in their store. */
 #include "kernels.h"
 
 /* ---- specification ---- */

@@ -3,9 +3,9 @@
  *   erf form    Phi(x) = (1 + erf(x / sqrt 2)) / 2
  *   tanh form   Phi(x) ~ (1 + tanh u) / 2 = 1 / (1 + exp(-2u)),  u = sqrt(2 / pi) (x + 0.044715 x^3)
  *
- * The attribute `tanh` asks for the second, whose kernels have names of their own, so that fusion can tell them apart: it is the
- * form that libraries of matrix products compute behind a product. Not-a-number stays. Infinity stays and has the gradient 1; minus
- * infinity gives not-a-number, as -inf times 0 does, with the gradient 0.
+ * The attribute `tanh` asks for the second, whose kernels have names of their own, so that fusion can tell them apart:
+ * it is the form that libraries of matrix products compute behind a product. Not-a-number stays. Infinity stays and has
+ * the gradient 1; minus infinity gives not-a-number, as -inf times 0 does, with the gradient 0.
  * Source: Hendrycks & Gimpel, "Gaussian error linear units", 2016. */
 #include "backend/attrs.h"
 #include "kernels.h"

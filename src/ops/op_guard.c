@@ -1,12 +1,13 @@
 /* Looks at the gradients that an update is about to take: are they finite, and what is their norm?
  *
- *   measure: of each block of gradients, the root of the mean of g^2 over a full block's elements; -1 - .. naming the last
+ *   measure: of each block of gradients, the root of the mean of g^2 over a full block's elements; -1 - .. naming the
+ *   last
  *            one that is not finite (src/backend/guard.h)
  *   decide:  norm = sqrt(sum of g^2) / loss scale; factor = (1 / loss scale) * min(1, clip / (norm + 1e-6)), which the
  *            update multiplies each gradient by. One that is not finite is a fault, or leaves the update out
  *
- * Squares are added in double, and a root mean square is not above the largest gradient: nothing finite overflows. Blocks
- * are added in their order, so the norm does not depend on who measured which.
+ * Squares are added in double, and a root mean square is not above the largest gradient: nothing finite overflows.
+ * Blocks are added in their order, so the norm does not depend on who measured which.
  * Source: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", ICML 2013 (clipping);
  * Micikevicius et al., "Mixed Precision Training", ICLR 2018 (loss scale). */
 #include "backend/attrs.h"

@@ -1,4 +1,5 @@
-/* What max and average pooling share: attributes, shape rule, cases. What they do with a window is in their own files. */
+/* What max and average pooling share: attributes, shape rule, cases. What they do with a window is in their own
+ * files. */
 #ifndef TWI_OPS_POOL_H
 #define TWI_OPS_POOL_H
 

@@ -14,7 +14,8 @@ typedef struct twi_user_op {
     struct twi_user_op *next;     /* in the registry; attribute rows and texts follow in the same block */
 } twi_user_op;
 
-/* Completes an op whose `given`, attribute rows and name are there. names: of the kernels predict, train and backward. */
+/* Completes an op whose `given`, attribute rows and name are there. names: of the kernels predict, train and
+ * backward. */
 void twi_user_op_fill(twi_user_op *user, const char *const names[3]);
 /* NULL: the op is none of a user's. */
 const twi_user_op *twi_user_op_of(const twi_op *op);

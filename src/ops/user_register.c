@@ -1,5 +1,5 @@
-/* What a user registers: checked, copied into one block, added to the context's registry. What the op does from then on is
- * in user_op.c. */
+/* What a user registers: checked, copied into one block, added to the context's registry. What the op does from then on
+ * is in user_op.c. */
 #include "base/context.h"
 #include "base/options.h"
 #include "user_op.h"

@@ -15,8 +15,8 @@ typedef struct twi_window {
     bool ceil_mode; /* also positions that overhang the end, as long as they start inside */
 } twi_window;
 
-/* *positions = floor((size + pads - dilation * (kernel - 1) - 1) / stride) + 1. In ceil mode the quotient is rounded up,
- * but the last window must start inside the image or the padding before it (as in PyTorch). */
+/* *positions = floor((size + pads - dilation * (kernel - 1) - 1) / stride) + 1. In ceil mode the quotient is rounded
+ * up, but the last window must start inside the image or the padding before it (as in PyTorch). */
 static inline tw_status twi_window_positions(const twi_infer *infer, const twi_window *window, int64_t *positions) {
     const struct {
         const char *name, *suffix;

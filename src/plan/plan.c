@@ -1,5 +1,5 @@
-/* A plan as an object: goes with a trainer through what fit does before its first step, on data sets without samples, in a
- * context where memory is only counted. So there is no second account of what training takes. */
+/* A plan as an object: goes with a trainer through what fit does before its first step, on data sets without samples,
+ * in a context where memory is only counted. So there is no second account of what training takes. */
 #include "plan.h"
 #include "base/options.h"
 #include "backend/planning.h"
@@ -25,8 +25,8 @@ static tw_status check(const tw_model *model, const tw_plan_options *o) {
     return TW_OK;
 }
 
-/* Samples of the input's shape. The addresses are those of nothing, and nobody looks at them: the data set's own kind of input is
- * copied by the back end, which only plans. */
+/* Samples of the input's shape. The addresses are those of nothing, and nobody looks at them: the data set's own kind
+ * of input is copied by the back end, which only plans. */
 static tw_dataset without_samples(const tw_plan *plan, int64_t count, bool floats) {
     static unsigned char nothing;
     static int32_t no_labels;

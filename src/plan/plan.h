@@ -1,5 +1,5 @@
-/* The inside of a plan: plan.c makes it, plan_memory.c says what is held at the peak, plan_work.c what an update does and how long a
- * card takes for that, card_file.c reads cards. */
+/* The inside of a plan: plan.c makes it, plan_memory.c says what is held at the peak, plan_work.c what an update does
+ * and how long a card takes for that, card_file.c reads cards. */
 #ifndef TWI_PLAN_PLAN_H
 #define TWI_PLAN_PLAN_H
 

@@ -1,5 +1,5 @@
-/* What a fit holds of the device at its peak, by what it is for: a table of the names that memory is asked for by, and the parts of the
- * arena. */
+/* What a fit holds of the device at its peak, by what it is for: a table of the names that memory is asked for by, and
+ * the parts of the arena. */
 #include "plan.h"
 #include "backend/planning.h"
 #include "program/model.h"

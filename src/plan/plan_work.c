@@ -1,4 +1,5 @@
-/* What an update does: bytes and FLOPs of its steps, by kind and by layer, and the time that a card's figures allow for them.
+/* What an update does: bytes and FLOPs of its steps, by kind and by layer, and the time that a card's figures allow for
+ * them.
  * The roofline: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. */
 #include "plan.h"
 #include "base/options.h"

@@ -1,5 +1,5 @@
-/* The forward of a program as a chain of blocks, and what each step costs. Knows no op: steps, who reads what, and what a back
- * end would keep in the arena. What to do with the blocks is decided in recompute_choose.c. */
+/* The forward of a program as a chain of blocks, and what each step costs. Knows no op: steps, who reads what, and what
+ * a back end would keep in the arena. What to do with the blocks is decided in recompute_choose.c. */
 #include "recompute.h"
 
 #include <string.h>
@@ -12,8 +12,8 @@ double twi_outline_cost(const twi_outline *outline, int index) {
 
 /* ---- what can be done again ---- */
 
-/* A step whose results are of the samples alone, and lie nowhere but in planned memory. Sums over the batch are not done
- * twice: they are small, and what moves with them (running statistics) moves once. */
+/* A step whose results are of the samples alone, and lie nowhere but in planned memory. Sums over the batch are not
+ * done twice: they are small, and what moves with them (running statistics) moves once. */
 static bool is_repeatable(const tw_program *program, const twi_step *step) {
     int written = 0;
     if (step->kernel->split != TWI_BY_SAMPLE || step->kernel->nondeterministic) return false;

@@ -1,6 +1,6 @@
-/* Plans a program within a limit of memory: smaller workspaces first, then forward steps that are done again. Each change is
- * logged with what it saves and costs. Batches in parts, which change what a run is, are the trainer's; what a plan takes is
- * counted in need.c. */
+/* Plans a program within a limit of memory: smaller workspaces first, then forward steps that are done again. Each
+ * change is logged with what it saves and costs. Batches in parts, which change what a run is, are the trainer's; what
+ * a plan takes is counted in need.c. */
 #include "account.h"
 #include "recompute.h"
 #include "base/text.h"

@@ -1,7 +1,7 @@
-/* Which steps depend on parameters and statistics alone. A program without training runs those first and apart, and only
- * where something has changed what they read: their results stay in the arena from run to run, and so does what
- * implementations make of them. Where workspaces are to be saved nothing stays, and they are steps like others. Knows no
- * op: kernel records say whether they are pure. When they run is decided in run.c. */
+/* Which steps depend on parameters and statistics alone. A program without training runs those first and apart, and
+ * only where something has changed what they read: their results stay in the arena from run to run, and so does what
+ * implementations make of them. Where workspaces are to be saved nothing stays, and they are steps like others. Knows
+ * no op: kernel records say whether they are pure. When they run is decided in run.c. */
 #include "program.h"
 
 static bool writes(const twi_step *step, int operand) {

@@ -57,7 +57,8 @@ static tw_status open_best(tw_context *context) {
 
 /* ---- to plan only ---- */
 
-/* A card that need not be here. Without the CUDA back end, or the libraries that it asks, what they would take is estimated. */
+/* A card that need not be here. Without the CUDA back end, or the libraries that it asks, what they would take is
+ * estimated. */
 static tw_status open_card(tw_context *context, const tw_card *card) {
     const twi_backend *backend;
     tw_card *own;

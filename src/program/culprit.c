@@ -1,7 +1,7 @@
-/* Finds where a number that is not finite came from. The run that met it changed nothing that lasts, and its random numbers
- * are named by its attempt, so it can be repeated: a checking program is made of its very steps, forward and backward, in
- * an arena of its own where every value is kept, and then all are looked at in the order they were written. It is made
- * when it is needed; where there is no memory for it, less is said. */
+/* Finds where a number that is not finite came from. The run that met it changed nothing that lasts, and its random
+ * numbers are named by its attempt, so it can be repeated: a checking program is made of its very steps, forward and
+ * backward, in an arena of its own where every value is kept, and then all are looked at in the order they were
+ * written. It is made when it is needed; where there is no memory for it, less is said. */
 #include "program.h"
 #include "base/half.h"
 
@@ -145,7 +145,8 @@ static double value_at(const twi_buffer_plan *plan, const void *data, int64_t i)
     return (double)value;
 }
 
-/* Not what a training run makes of running statistics: in a window it goes on from shadows that the run itself has moved. */
+/* Not what a training run makes of running statistics: in a window it goes on from shadows that the run itself has
+ * moved. */
 static bool is_looked_at(const search *s, const twi_buffer *buffer) {
     if (buffer->store != TWI_REAL && buffer->store != TWI_ACC && buffer->store != TWI_F32) return false;
     if (buffer->parameter < 0 || !s->program->train || buffer->source == TWI_SOURCE_VALUES) return true;

@@ -1,5 +1,5 @@
-/* Runs in flight: launched on the device and not yet accounted for. Each has a row of host memory, into which its control
- * block and its small results are fetched behind it. How they are launched and land is in run.c. */
+/* Runs in flight: launched on the device and not yet accounted for. Each has a row of host memory, into which its
+ * control block and its small results are fetched behind it. How they are launched and land is in run.c. */
 #ifndef TWI_PROGRAM_FLIGHT_H
 #define TWI_PROGRAM_FLIGHT_H
 

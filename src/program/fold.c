@@ -1,7 +1,7 @@
-/* Without training, what scales a product's result channel by channel goes into the product's weights: batch norm by its
- * running statistics behind a convolution or a dense layer. y = s (w x + b) + t is (s w) x + (s b + t). What makes the new
- * weights and bias is a step of its own, which constants.c has run only where something has changed. Knows no op: the
- * table is in fuse_patterns.c.
+/* Without training, what scales a product's result channel by channel goes into the product's weights: batch norm by
+ * its running statistics behind a convolution or a dense layer. y = s (w x + b) + t is (s w) x + (s b + t). What makes
+ * the new weights and bias is a step of its own, which constants.c has run only where something has changed. Knows no
+ * op: the table is in fuse_patterns.c.
  * Source: Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
  * CVPR 2018, section 3.2. */
 #include "program.h"

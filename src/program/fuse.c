@@ -1,5 +1,5 @@
-/* Fusion: applies the pattern table wherever it moves fewer bytes. Knows no op: only kernel names from the table and who
- * reads what. */
+/* Fusion: applies the pattern table wherever it moves fewer bytes. Knows no op: only kernel names from the table and
+ * who reads what. */
 #include "program.h"
 #include "patterns.h"
 

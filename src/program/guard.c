@@ -1,5 +1,5 @@
-/* What guards an update: options of loss scaling, clipping and of numbers that are not finite, as the guard's steps read
- * them, and what those steps found. The rules themselves are in src/backend/guard.h. */
+/* What guards an update: options of loss scaling, clipping and of numbers that are not finite, as the guard's steps
+ * read them, and what those steps found. The rules themselves are in src/backend/guard.h. */
 #include "program.h"
 #include "backend/attrs.h"
 

@@ -1,5 +1,5 @@
-/* The first pass: every needed node becomes steps, forward in graph order, then backward in reverse, then the commit and
- * the update. Gradients that several consumers contribute to are added here, in a fixed order. */
+/* The first pass: every needed node becomes steps, forward in graph order, then backward in reverse, then the commit
+ * and the update. Gradients that several consumers contribute to are added here, in a fixed order. */
 #include "program.h"
 #include "backend/attrs.h"
 
@@ -257,8 +257,8 @@ static void move_to_front(tw_program *program) {
     program->step[0] = last;
 }
 
-/* What a window's batches move (running statistics) every batch reads as the one before left it in the shadow: the buffer
- * that stood for the values becomes one that the program's first steps fill. */
+/* What a window's batches move (running statistics) every batch reads as the one before left it in the shadow: the
+ * buffer that stood for the values becomes one that the program's first steps fill. */
 static tw_status resume_shadows(twi_lower *lower) {
     tw_program *program = lower->program;
     const twi_kernel *resume;

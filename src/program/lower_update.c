@@ -1,5 +1,5 @@
-/* The end of a training program: gradients, or their sums over a window (sums.c), are looked at; then the update: learning
- * rate, one optimizer step over the flat parameter array, and the commit of the counters. */
+/* The end of a training program: gradients, or their sums over a window (sums.c), are looked at; then the update:
+ * learning rate, one optimizer step over the flat parameter array, and the commit of the counters. */
 #include "program.h"
 #include "update.h"
 

@@ -1,5 +1,5 @@
-/* Places everything a run touches: activations by lifetime in one arena, implementations' workspaces and partial sums beside
- * them, buffers that live within a chunk in the workers' scratch. The peak is exact: nothing is taken later.
+/* Places everything a run touches: activations by lifetime in one arena, implementations' workspaces and partial sums
+ * beside them, buffers that live within a chunk in the workers' scratch. The peak is exact: nothing is taken later.
  *
  * Lifetimes count in segments, since the chunks of a segment interleave its steps; within a chunk, in steps. */
 #include "program.h"

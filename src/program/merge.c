@@ -1,7 +1,7 @@
-/* Merging: a step that makes a weight's gradient updates the weight with it, so that the gradient is never in memory. It moves to
- * the update's part, where everybody else has read the weight, and the optimizer's step leaves that weight out. Nobody can then
- * see the gradient: so it is done only where nobody wants to, and what stands against it is kept with the step. Knows no op:
- * the table is in fuse_patterns.c. */
+/* Merging: a step that makes a weight's gradient updates the weight with it, so that the gradient is never in memory.
+ * It moves to the update's part, where everybody else has read the weight, and the optimizer's step leaves that weight
+ * out. Nobody can then see the gradient: so it is done only where nobody wants to, and what stands against it is kept
+ * with the step. Knows no op: the table is in fuse_patterns.c. */
 #include "program.h"
 #include "patterns.h"
 

@@ -29,7 +29,8 @@ struct tw_model {
     /* One arena and one scratch for all programs: the largest need of any. */
     void *arena, *scratch;
     size_t arena_bytes, scratch_bytes;
-    size_t least_refused; /* bytes: the lowest floor of programs that a limit did not allow, since that was reset; SIZE_MAX: none */
+    size_t least_refused; /* bytes: the lowest floor of programs that a limit did not allow, since that was reset;
+                             SIZE_MAX: none */
     const tw_program *arena_user;   /* whose inputs and outputs the arena holds */
     const tw_program *gradients_by; /* whose run the parameters' gradients are from */
     uint64_t arena_turns;           /* how often that changed */
@@ -53,11 +54,11 @@ tw_status twi_model_forget_programs(tw_model *model);
 /* Do training runs of the model take statistics over the batch, so that batches in parts would learn something else? */
 bool twi_model_has_batch_statistics(const tw_model *model);
 
-/* A learned parameter or kept buffer as a graph value: record->name is the layer's and the suffix ("conv1" + "weight"), or the layer's
- * alone where that is NULL. */
+/* A learned parameter or kept buffer as a graph value: record->name is the layer's and the suffix ("conv1" + "weight"),
+ * or the layer's alone where that is NULL. */
 tw_value *twi_model_parameter(tw_model *model, const char *layer, const char *suffix, const twi_parameter *record);
-/* The same parameter of another layer, by its full name: "layer.suffix" becomes an alias. It must be what the record would
- * have made; owner NULL makes the layer's own. */
+/* The same parameter of another layer, by its full name: "layer.suffix" becomes an alias. It must be what the record
+ * would have made; owner NULL makes the layer's own. */
 tw_value *twi_model_tie(tw_model *model, const char *layer, const char *owner, const char *suffix,
                         const twi_parameter *record);
 

@@ -1,4 +1,5 @@
-/* The fusion table: which groups of steps become one, which steps disappear into their readers, and which factors into weights. */
+/* The fusion table: which groups of steps become one, which steps disappear into their readers, and which factors into
+ * weights. */
 #ifndef TWI_PROGRAM_PATTERNS_H
 #define TWI_PROGRAM_PATTERNS_H
 
@@ -16,12 +17,14 @@ typedef struct twi_pattern_member {
 
 /* Where an operand of the replacement comes from. */
 typedef struct twi_pattern_operand {
-    int8_t member, operand; /* member TWI_MASK: a new bit mask shaped like `operand` of the replacement; TWI_ABSENT: there is none */
+    int8_t member, operand; /* member TWI_MASK: a new bit mask shaped like `operand` of the replacement; TWI_ABSENT:
+                               there is none */
 } twi_pattern_operand;
 enum { TWI_MASK = -1, TWI_ABSENT = -2 };
 
-/* A group of steps that becomes one. What one member hands to another and the replacement does not write must have no other
- * reader. Attributes are those of member 0; of member `joined`, if that is not 0, follow them in the same struct. */
+/* A group of steps that becomes one. What one member hands to another and the replacement does not write must have no
+ * other reader. Attributes are those of member 0; of member `joined`, if that is not 0, follow them in the same
+ * struct. */
 typedef struct twi_pattern {
     const char *name;
     int8_t members, joined;
@@ -36,14 +39,15 @@ typedef struct twi_pattern {
 
 extern const twi_pattern twi_patterns[]; /* ends with a NULL name; earlier rows win */
 
-/* A step that masks its operand 0 by the bits of operand 1 into operand 2 disappears if each of its readers has a twin that masks
- * while it reads. The twin's operands: the reader's, with the masked one replaced by (unmasked, mask). */
+/* A step that masks its operand 0 by the bits of operand 1 into operand 2 disappears if each of its readers has a twin
+ * that masks while it reads. The twin's operands: the reader's, with the masked one replaced by (unmasked, mask). */
 typedef struct twi_absorb {
     const char *producer, *reader;
     int8_t operand; /* of the reader, which is the masked value */
     const char *twin;
     int8_t order
-        [TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the producer's */
+        [TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the
+                               producer's */
     bool joined; /* the producer's attributes follow the reader's in the twin's */
     bool asked;  /* only where the back end has an implementation of the twin */
 } twi_absorb;
@@ -51,9 +55,10 @@ enum { TWI_ABSORB_VALUE = -1, TWI_ABSORB_MASK = -2 };
 
 extern const twi_absorb twi_absorbs[]; /* ends with a NULL producer */
 
-/* A product whose result `scale` multiplies channel by channel, by constants, with a bias (`shift`) between the two or none: the factors
- * go into the product's weights, whose axis 0 are the channels, and a bias takes what is added. Operands: shift x, b, y; scale x, factors,
- * y; fold w, b (absent without a shift), factors, and what it makes: weights and bias. Without training alone. */
+/* A product whose result `scale` multiplies channel by channel, by constants, with a bias (`shift`) between the two or
+ * none: the factors go into the product's weights, whose axis 0 are the channels, and a bias takes what is added.
+ * Operands: shift x, b, y; scale x, factors, y; fold w, b (absent without a shift), factors, and what it makes: weights
+ * and bias. Without training alone. */
 typedef struct twi_fold {
     const char *product;
     int8_t weight, result; /* operands of the product */
@@ -62,17 +67,19 @@ typedef struct twi_fold {
 
 extern const twi_fold twi_folds[]; /* ends with a NULL product */
 
-/* Two steps, and those of their backward, that give the same in the other order, in which less is to be done: `first` maps every
- * element by itself and never turns their order around, `second` selects elements. Operands: first x, y; second x, y, index;
- * second_backward dy, index, dx; first_backward dy, y, dx. Done where a pattern that is asked about then takes both. */
+/* Two steps, and those of their backward, that give the same in the other order, in which less is to be done: `first`
+ * maps every element by itself and never turns their order around, `second` selects elements. Operands: first x, y;
+ * second x, y, index; second_backward dy, index, dx; first_backward dy, y, dx. Done where a pattern that is asked about
+ * then takes both. */
 typedef struct twi_swap {
     const char *first, *second, *second_backward, *first_backward;
 } twi_swap;
 
 extern const twi_swap twi_swaps[]; /* ends with a NULL first */
 
-/* A step that makes a weight's gradient, alone, and the optimizer's whose update it can do at once. The merged one's operands: those that the
- * product reads, then the weight and its moments, which it changes. Attributes are the optimizer's, of one segment from 0. */
+/* A step that makes a weight's gradient, alone, and the optimizer's whose update it can do at once. The merged one's
+ * operands: those that the product reads, then the weight and its moments, which it changes. Attributes are the
+ * optimizer's, of one segment from 0. */
 typedef struct twi_merge {
     const char *product;
     int8_t gradient; /* operand of the product, its last */

@@ -1,8 +1,8 @@
 /* The precision pass: which type every step computes in and every buffer is stored in. A step has one type, that of all
  * its TWI_REAL operands: f32 where its kernel says so, else that of the last rule that names its layer, else the
- * program's. A buffer has the type of the step that writes it; who wants another one reads a cast of it. Weights are read
- * from the store's copy in half precision, and weights' gradients written to its array of those, where one step alone
- * adds to them. What is marked TWI_ACC stays f32. How a half is computed with is left to the back ends. */
+ * program's. A buffer has the type of the step that writes it; who wants another one reads a cast of it. Weights are
+ * read from the store's copy in half precision, and weights' gradients written to its array of those, where one step
+ * alone adds to them. What is marked TWI_ACC stays f32. How a half is computed with is left to the back ends. */
 #include "program.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Turns offsets into addresses: fills the plan the back end gets and has it bound. Done again when the shared arena moves. */
+/* Turns offsets into addresses: fills the plan the back end gets and has it bound. Done again when the shared arena
+ * moves. */
 #include "program.h"
 #include "base/philox.h"
 

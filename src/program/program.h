@@ -1,6 +1,6 @@
-/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse, ranges, merge, sums,
- * constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are made to keep a limit of memory by budget.c. Buffers are in
- * single-assignment form: each is written by one step. */
+/* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse,
+ * ranges, merge, sums, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are
+ * made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
 
@@ -95,8 +95,8 @@ typedef struct twi_slots {
     void *memory[TWI_SLOTS];
 } twi_slots;
 
-/* Which elements of the flat arrays a step of commit or update goes over: how its segments were chosen, so that the precision pass can
- * have them made again. */
+/* Which elements of the flat arrays a step of commit or update goes over: how its segments were chosen, so that the
+ * precision pass can have them made again. */
 typedef struct twi_flat_list {
     struct twi_flat_list *next;
     twi_update_attrs *attrs;
@@ -145,7 +145,8 @@ struct tw_program {
     void *blocks;             /* attribute structs made by lowering: see twi_program_block */
     double fused_bytes;       /* saved by fusion */
     size_t memory_limit;      /* of its options; 0: none */
-    size_t aside, placed;     /* of that, what is kept for others than the model: a trainer's resident sets; and what was taken of it before the program */
+    size_t aside, placed;     /* of that, what is kept for others than the model: a trainer's resident sets; and what
+                                 was taken of it before the program */
     size_t workspace_limit;   /* bytes that an implementation's workspace should not exceed; TWI_NO_LIMIT */
     twi_recomputed recomputed;
     size_t arena_bytes, worker_bytes, scratch_offset;
@@ -153,7 +154,8 @@ struct tw_program {
     void *prepared;
     void *arena, *scratch; /* of its own; NULL: the model's */
     void *
-        staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in place */
+        staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in
+                    place */
     twi_row_entry *row; /* what is fetched behind a run: the losses in their order, then outputs of integers */
     int row_count;
     bool *fed;        /* per graph value: an input that is there for the next run */
@@ -168,7 +170,8 @@ struct tw_program {
 /* ---- shared by the passes ---- */
 
 static inline tw_context *twi_program_context(const tw_program *program) { return program->model->context; }
-/* Can it not run, because it or its context is only to plan? In such a context a program asks for its memory as ever: it is counted. */
+/* Can it not run, because it or its context is only to plan? In such a context a program asks for its memory as ever:
+ * it is counted. */
 static inline bool twi_program_only_plans(const tw_program *program) {
     return program->plan_only || program->model->context->plans_only;
 }
@@ -211,7 +214,8 @@ bool twi_program_is_input(const tw_program *program, int buffer);
 /* ---- passes ---- */
 
 tw_status twi_pass_lower(tw_program *program, const tw_program_options *options);
-/* Will that precision and these rules do for a model? *out is what AUTO becomes. Errors: ARGUMENT, to be put within the caller's name. */
+/* Will that precision and these rules do for a model? *out is what AUTO becomes. Errors: ARGUMENT, to be put within the
+ * caller's name. */
 tw_status twi_precision_check(const tw_model *model, tw_precision precision, const tw_precision_rule *rules, int count, tw_precision *out);
 /* Which precision a program has that was asked for one; logs what is not as it was asked for. Errors: ARGUMENT. */
 tw_status twi_precision_resolve(tw_program *program, const tw_program_options *options);
@@ -235,12 +239,14 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 tw_status twi_pass_sums(tw_program *program);
 /* Once there are segments: each sum behind the one that makes its gradient; then segments anew. */
 tw_status twi_place_sums(tw_program *program);
-/* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by samples. */
+/* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by
+ * samples. */
 tw_status twi_pass_ranges(tw_program *program);
 /* merge.c: of training programs. Gradients that go into their weights as they are made. */
 tw_status twi_pass_merge(tw_program *program, const tw_program_options *options);
 tw_status twi_pass_schedule(tw_program *program);
-/* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results changes. */
+/* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results
+ * changes. */
 tw_status twi_schedule_segments(tw_program *program);
 /* Once implementations are chosen: fewer groups where what they sum in takes more than the sums. */
 void twi_schedule_groups(tw_program *program);
@@ -248,20 +254,23 @@ void twi_pass_lanes(tw_program *program);
 tw_status twi_pass_choose(tw_program *program);
 tw_status twi_choose_step(tw_program *program, twi_step *step);
 tw_status twi_pass_memory_plan(tw_program *program);
-/* budget.c: the passes from schedule to memory_plan, more than once where a limit of memory asks for it. Errors: OUT_OF_MEMORY, which
- * names the least that it can be planned with. */
+/* budget.c: the passes from schedule to memory_plan, more than once where a limit of memory asks for it. Errors:
+ * OUT_OF_MEMORY, which names the least that it can be planned with. */
 tw_status twi_program_plan(tw_program *program, const tw_program_options *options);
 /* Fails, naming a limit and the least that would do, and what that consists of. The batch named is the program's. */
 tw_status twi_program_refuse(const tw_program *program, size_t limit, size_t floor, tw_recompute recompute);
 /* Fills program->plan with addresses and binds it on the back end; again after the arena moved. */
 tw_status twi_pass_prepare(tw_program *program);
 void twi_program_unprepare(tw_program *program);
-/* share.c: makes the model's arena and scratch as large as its programs need, and binds this one. Where old and new would together break
- * its memory_limit, the old go first: if there is then no memory, programs have none until one of them is fed or run. */
+/* share.c: makes the model's arena and scratch as large as its programs need, and binds this one. Where old and new
+ * would together break its memory_limit, the old go first: if there is then no memory, programs have none until one of
+ * them is fed or run. */
 tw_status twi_program_share_arena(tw_program *program);
-/* Gives back, before more is taken for a planned program, what of an earlier, larger one would break its memory_limit. */
+/* Gives back, before more is taken for a planned program, what of an earlier, larger one would break its
+ * memory_limit. */
 void twi_program_make_room(const tw_program *program);
-/* Gives arena and scratch back where they are larger than what the programs that are left need: who comes next asks for them again. */
+/* Gives arena and scratch back where they are larger than what the programs that are left need: who comes next asks for
+ * them again. */
 void twi_model_trim(tw_model *model);
 
 /* source.c: what a program gathers itself. Errors: ARGUMENT, MISMATCH. */
@@ -277,7 +286,8 @@ static inline bool twi_program_gathers(const tw_program *program, const tw_value
 tw_status twi_lower_gather(tw_program *program, int images, int labels);
 /* Are there samples for a run? Errors: STATE. */
 tw_status twi_source_check(const tw_program *program, const char *function);
-/* Where the run's samples are, and the position moves on. What advances in device memory with steps captured once is this. */
+/* Where the run's samples are, and the position moves on. What advances in device memory with steps captured once is
+ * this. */
 void twi_source_take(tw_program *program, twi_control *control);
 /* The next run takes its samples from that position of the order on. */
 void twi_source_resume(const tw_program *program, uint64_t position);
@@ -325,7 +335,8 @@ twi_store_need twi_program_store_need(const tw_program *program);
 size_t twi_model_bytes(const tw_model *model);
 /* Is there memory for it, or would there be? */
 static inline bool twi_program_counts(const tw_program *program) { return !program->plan_only || program->counted; }
-/* The arena and the scratch that the model's programs share, as the largest of them and one more (NULL: none) need them. */
+/* The arena and the scratch that the model's programs share, as the largest of them and one more (NULL: none) need
+ * them. */
 void twi_model_shared_need(const tw_model *model, const tw_program *also, size_t *arena, size_t *scratch);
 /* Puts what the planned program needs before a failure that says there is not as much; returns the status. */
 tw_status twi_program_tell_need(const tw_program *program, tw_status status);
@@ -338,9 +349,10 @@ tw_status twi_loss_scaling_fill(tw_loss_scaling *out, const tw_loss_scaling *opt
 tw_status twi_guard_open(tw_program *program, const tw_program_options *options);
 /* The parameter whose gradient is at a place of twi_guard. */
 const char *twi_guard_name(const tw_program *program, int64_t place);
-/* culprit.c: after a run failed, with its message: if it did so for a loss or gradient that is not finite, repeats it, and finds
- * the first such value, model->culprit. Fails once more, with that behind the message; what the program was fed must be there
- * still. Where it is not, there is no memory, or nothing was found, the message stays, and culprit.kind is NULL. */
+/* culprit.c: after a run failed, with its message: if it did so for a loss or gradient that is not finite, repeats it,
+ * and finds the first such value, model->culprit. Fails once more, with that behind the message; what the program was
+ * fed must be there still. Where it is not, there is no memory, or nothing was found, the message stays, and
+ * culprit.kind is NULL. */
 tw_status twi_culprit_find(tw_program *program, const twi_control *failed, tw_status status);
 /* Takes over what a run's guard found. */
 void twi_guard_settle(const tw_program *program, const twi_control *control);
@@ -358,7 +370,8 @@ void twi_window_count(const tw_program *program, tw_status status);
 
 /* ---- runs: run.c, flight.c, fault_text.c ---- */
 
-/* The arena now holds this program's values, and no longer another's. Errors: OUT_OF_MEMORY where it has to be asked for again. */
+/* The arena now holds this program's values, and no longer another's. Errors: OUT_OF_MEMORY where it has to be asked
+ * for again. */
 tw_status twi_program_take_arena(tw_program *program);
 /* Errors: STATE on a context that only plans. */
 tw_status twi_program_check_runs(const tw_program *program, const char *function);
@@ -368,11 +381,13 @@ tw_status twi_program_check_idle(const tw_model *model);
 tw_status twi_program_plan_row(tw_program *program, const tw_program_options *options);
 /* A whole run, as tw_program_run, that is not waited for: at most backend->in_flight are, and no window is open. */
 tw_status twi_program_launch(tw_program *program);
-/* Waits for the oldest run in flight; its failure is that of the run, and those behind it are dropped, having changed nothing. */
+/* Waits for the oldest run in flight; its failure is that of the run, and those behind it are dropped, having changed
+ * nothing. */
 tw_status twi_program_land(tw_model *model, twi_landed *out);
 /* Waits for all runs in flight, which land in their turn: counters and memory are then as they left them. */
 tw_status twi_program_settle_all(tw_model *model);
-/* What run `index` of those in flight found (0: the next to land); false: it is not over, or it or one before it failed. */
+/* What run `index` of those in flight found (0: the next to land); false: it is not over, or it or one before it
+ * failed. */
 bool twi_program_look(tw_model *model, int index, twi_landed *out);
 /* Waits for all runs in flight, whose results nobody wants any more. */
 void twi_program_land_all(tw_model *model);

@@ -1,4 +1,5 @@
-/* Planned memory and work of a program as numbers: what lies in the arena at its fullest moment, and the sums over all steps. */
+/* Planned memory and work of a program as numbers: what lies in the arena at its fullest moment, and the sums over all
+ * steps. */
 #include "account.h"
 
 #include <string.h>
@@ -12,7 +13,8 @@ static bool is_alive(const twi_buffer *buffer, int segment) {
     return buffer->first <= segment && segment <= buffer->last;
 }
 
-/* Shared workspace and partial sums of a step, as they lie in the arena in a segment. Their sizes are those of a plan that was made. */
+/* Shared workspace and partial sums of a step, as they lie in the arena in a segment. Their sizes are those of a plan
+ * that was made. */
 static size_t workspace_of(const tw_program *program, const twi_step *step, int segment) {
     const bool whole_run = !twi_program_saves_workspace(program);
     size_t bytes = whole_run || step->segment == segment ? twi_arena_aligned(step->choice.shared_bytes) : 0;

@@ -1,14 +1,14 @@
-/* Which products share out parts of their weights among the workers, rather than the samples. Kernel records say which can;
- * shapes decide, and nothing depends on the number of workers.
+/* Which products share out parts of their weights among the workers, rather than the samples. Kernel records say which
+ * can; shapes decide, and nothing depends on the number of workers.
  *
- * Forward: a weight that is trained is written by one worker, where the optimizer's range has it, and read by all that take
- * samples: it travels from cache to cache, twice a step. Where nobody else reads the weight, and the samples are what the
- * program was fed, which all workers read for its gradient anyhow, the product goes by rows of the weight instead: a row
- * then stays with its worker. No bit changes.
+ * Forward: a weight that is trained is written by one worker, where the optimizer's range has it, and read by all that
+ * take samples: it travels from cache to cache, twice a step. Where nobody else reads the weight, and the samples are
+ * what the program was fed, which all workers read for its gradient anyhow, the product goes by rows of the weight
+ * instead: a row then stays with its worker. No bit changes.
  *
- * Gradients: by samples, every group of chunks keeps sums of its own, which are added up in the end. Weights that are larger
- * than all that they are summed from, as in the last layers of networks for images, then go through memory many times. By
- * ranges every part is summed over the whole batch, and written once. */
+ * Gradients: by samples, every group of chunks keeps sums of its own, which are added up in the end. Weights that are
+ * larger than all that they are summed from, as in the last layers of networks for images, then go through memory many
+ * times. By ranges every part is summed over the whole batch, and written once. */
 #include "program.h"
 
 #define SHARED_WEIGHT_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */

@@ -1,6 +1,7 @@
-/* Does forward steps again in the backward: what they wrote is then free in between. A step that is done again is a copy of the
- * fused original: kernel, attributes, node, chunks, groups and implementation, so that not a bit of its results differs, drops
- * of dropout included. It stands just before the first step that reads a result of it, and writes to buffers of its own. */
+/* Does forward steps again in the backward: what they wrote is then free in between. A step that is done again is a
+ * copy of the fused original: kernel, attributes, node, chunks, groups and implementation, so that not a bit of its
+ * results differs, drops of dropout included. It stands just before the first step that reads a result of it, and
+ * writes to buffers of its own. */
 #include "recompute.h"
 
 #include <string.h>

@@ -1,18 +1,18 @@
-/* What the planning of recomputation shares: blocks.c looks at a program's forward, recompute_choose.c decides what of it is
- * dropped and done again, recompute.c changes the program, budget.c keeps a limit with it. */
+/* What the planning of recomputation shares: blocks.c looks at a program's forward, recompute_choose.c decides what of
+ * it is dropped and done again, recompute.c changes the program, budget.c keeps a limit with it. */
 #ifndef TWI_PROGRAM_RECOMPUTE_H
 #define TWI_PROGRAM_RECOMPUTE_H
 
 #include "program.h"
 
-/* What steps cost, in FLOPs. A byte moved takes about as long as 10 of them, on processors and GPUs in f32; and every step costs
- * something however small it is: a launch, a barrier. */
+/* What steps cost, in FLOPs. A byte moved takes about as long as 10 of them, on processors and GPUs in f32; and every
+ * step costs something however small it is: a launch, a barrier. */
 static inline double twi_cost_of(double flops, double bytes, int64_t steps) {
     return flops + 10 * bytes + 1e5 * (double)steps;
 }
 
-/* A stretch of the forward. All that later steps see of it, and of what came before, is one buffer at most, its border: a
- * residual block is one, however many branches it has. */
+/* A stretch of the forward. All that later steps see of it, and of what came before, is one buffer at most, its border:
+ * a residual block is one, however many branches it has. */
 typedef struct twi_block {
     int first, end; /* forward steps */
     int border;     /* the buffer; -1: none */
@@ -47,15 +47,15 @@ void twi_outline_close(twi_outline *outline);
 /* What a step costs. */
 double twi_outline_cost(const twi_outline *outline, int step);
 
-/* recompute_choose.c: which forward steps' results are dropped, so that the estimated peak keeps `limit`, for the least work.
- * dropped: per forward step. False: no choice keeps it. */
+/* recompute_choose.c: which forward steps' results are dropped, so that the estimated peak keeps `limit`, for the least
+ * work. dropped: per forward step. False: no choice keeps it. */
 tw_status twi_recompute_price(twi_outline *outline);
 tw_status twi_recompute_choose(const twi_outline *outline, size_t limit, bool *dropped, bool *found);
 /* The estimates between which limits make a difference: of the plan that drops nothing, and of the smallest. */
 tw_status twi_recompute_bounds(const twi_outline *outline, size_t *least, size_t *most);
 
-/* recompute.c: the program becomes the outline's, with the dropped steps done again before the backward that reads their results;
- * scheduled and planned. NULL: nothing is dropped. */
+/* recompute.c: the program becomes the outline's, with the dropped steps done again before the backward that reads
+ * their results; scheduled and planned. NULL: nothing is dropped. */
 tw_status twi_recompute_apply(const twi_outline *outline, const bool *dropped);
 /* Implementations for the steps that are done again: those of their originals, made once more. */
 tw_status twi_recompute_finish(const twi_outline *outline);

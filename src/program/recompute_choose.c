@@ -1,9 +1,9 @@
-/* Which results of the forward are dropped and made again: a dynamic programme over the chain of blocks. A block is kept as it
- * is; or what is cheap to make again is dropped (steps without arithmetic worth counting: norms, activations); or it is kept
- * at its border only, alone or as one of several neighbours that are done again together. The estimate of memory here only
- * ranks: budget.c holds every choice against the planned arena.
- * After Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016: borders are kept, cheap steps
- * dropped first. The dynamic programme takes the place of their equal segments. */
+/* Which results of the forward are dropped and made again: a dynamic programme over the chain of blocks. A block is
+ * kept as it is; or what is cheap to make again is dropped (steps without arithmetic worth counting: norms,
+ * activations); or it is kept at its border only, alone or as one of several neighbours that are done again together.
+ * The estimate of memory here only ranks: budget.c holds every choice against the planned arena.
+ * After Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016: borders are kept, cheap
+ * steps dropped first. The dynamic programme takes the place of their equal segments. */
 #include "recompute.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@ enum { GROUP_BLOCKS = 48, UNITS = 512 };
 
 typedef enum level { KEEP_ALL, DROP_CHEAP, KEEP_BORDER, LEVELS } level;
 
-/* Of a group of blocks: bytes that it holds through the rest of the forward and the backward of what follows; those that its
- * own backward needs beside; the work of doing it again. */
+/* Of a group of blocks: bytes that it holds through the rest of the forward and the backward of what follows; those
+ * that its own backward needs beside; the work of doing it again. */
 typedef struct twi_price {
     size_t lasting, passing;
     double work; /* infinite: not a choice */

@@ -15,8 +15,9 @@ struct tw_resident {
     twi_resident_view view; /* what steps see; all in device memory */
 };
 
-/* A set as tw_resident_create makes it, but without memory of the device: programs can be made that will gather from it. The
- * caller's arrays must live until it is placed, or, where the device reads them in place, as long as it does. */
+/* A set as tw_resident_create makes it, but without memory of the device: programs can be made that will gather from
+ * it. The caller's arrays must live until it is placed, or, where the device reads them in place, as long as it
+ * does. */
 tw_status twi_resident_describe(tw_resident **out, tw_context *context, tw_dtype dtype, const void *images, int64_t count,
                                 int channels, int height, int width, const int32_t *labels);
 /* Bytes of the device that placing it takes. Errors: UNSUPPORTED (they cannot be counted). */

@@ -1,6 +1,6 @@
-/* Running programs. A run is launched, and it lands: its results are fetched into a row of host memory behind it, and its
- * counters are taken over. On a device that works beside the host several runs may be in flight; a public run lands before
- * it returns. Allocates nothing, but where making another program took the arena and failed. */
+/* Running programs. A run is launched, and it lands: its results are fetched into a row of host memory behind it, and
+ * its counters are taken over. On a device that works beside the host several runs may be in flight; a public run lands
+ * before it returns. Allocates nothing, but where making another program took the arena and failed. */
 #include "program.h"
 
 #include <math.h>
@@ -95,7 +95,8 @@ static tw_status fetch_once_more(const tw_program *program, const twi_flight *fl
     return TW_OK;
 }
 
-/* What depends on parameters and statistics alone is done where those have changed; *done segments are then behind the run. */
+/* What depends on parameters and statistics alone is done where those have changed; *done segments are then behind the
+ * run. */
 static tw_status run_constants(tw_program *program, uint64_t constants, int first, int *done) {
     tw_context *context = twi_program_context(program);
     *done = first == 0 ? program->constant_segments : 0;

@@ -1,6 +1,6 @@
-/* Orders steps and cuts them into segments: runs of steps that go chunk by chunk without waiting for each other, so that a
- * chunk stays in cache from step to step and workers meet only at segment ends. Chunks and groups depend on shapes alone, never
- * on the number of workers: that is what keeps results the same for any number of them. */
+/* Orders steps and cuts them into segments: runs of steps that go chunk by chunk without waiting for each other, so
+ * that a chunk stays in cache from step to step and workers meet only at segment ends. Chunks and groups depend on
+ * shapes alone, never on the number of workers: that is what keeps results the same for any number of them. */
 #include "program.h"
 
 #include <string.h>
@@ -30,8 +30,9 @@ static bool awaited(const tw_program *program, int at) {
     return false;
 }
 
-/* Ranged steps of the backward that nobody waits for (weight gradients of dense layers) go to its end: they would cut segments. Those that
- * the ranges pass made stay: they are heavy, so that a cut costs them little, and what they read need not be kept. */
+/* Ranged steps of the backward that nobody waits for (weight gradients of dense layers) go to its end: they would cut
+ * segments. Those that the ranges pass made stay: they are heavy, so that a cut costs them little, and what they read
+ * need not be kept. */
 static tw_status sink_ranged(tw_program *program) {
     if (program->step_count == 0) return TW_OK; /* what is read is what was fed */
     twi_step *sorted;

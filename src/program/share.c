@@ -1,4 +1,5 @@
-/* The arena and the scratch that a model's programs share: grown to the largest need of any, given back where nobody needs as much.
+/* The arena and the scratch that a model's programs share: grown to the largest need of any, given back where nobody
+ * needs as much.
  * What a program needs is planned before (memory_plan.c) and counted in need.c. */
 #include "program.h"
 

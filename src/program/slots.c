@@ -1,6 +1,7 @@
-/* Inputs that are streamed to a program: each has two slots of device memory, filled in turn beside the runs, and a step that
- * takes the input from the one whose turn it is. A program asks for slots, and has them where the back end runs beside the
- * host; elsewhere the input's own buffer is fed. What orders fillings and runs is backend->stream_in. */
+/* Inputs that are streamed to a program: each has two slots of device memory, filled in turn beside the runs, and a
+ * step that takes the input from the one whose turn it is. A program asks for slots, and has them where the back end
+ * runs beside the host; elsewhere the input's own buffer is fed. What orders fillings and runs is
+ * backend->stream_in. */
 #include "program.h"
 
 #include <string.h>

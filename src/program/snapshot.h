@@ -10,7 +10,8 @@ void twi_snapshot_want(twi_store *store, bool wanted, twi_moments moments);
 size_t twi_snapshot_bytes(const twi_store *store, bool wanted);
 /* Room for the copy, of the moments named too, taken once. */
 tw_status twi_snapshot_open(twi_store *store, twi_moments moments);
-/* Copies what is there now. In the order of the runs; nobody waits. None may be in flight, since the counters are the host's. */
+/* Copies what is there now. In the order of the runs; nobody waits. None may be in flight, since the counters are the
+ * host's. */
 tw_status twi_snapshot_take(twi_store *store, twi_moments moments);
 /* Goes back to it. Attempts go on, so that random numbers and data do. */
 tw_status twi_snapshot_return(twi_store *store, twi_moments moments);

@@ -1,5 +1,5 @@
-/* The inputs that a program gathers itself, from a resident set: whether they can be, the steps that write them, and how
- * a run takes its samples. */
+/* The inputs that a program gathers itself, from a resident set: whether they can be, the steps that write them, and
+ * how a run takes its samples. */
 #include "resident.h"
 #include "backend/attrs.h"
 

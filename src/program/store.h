@@ -1,6 +1,6 @@
 /* The parameter store: parameters, gradients, optimizer moments and buffers, each kind in one flat array with stable
- * addresses and one canonical layout on every device: row-major, convolution weights O,H,W,I. Programs read and write them in
- * place and keep reordered copies of their own; `version` tells when those are stale. */
+ * addresses and one canonical layout on every device: row-major, convolution weights O,H,W,I. Programs read and write
+ * them in place and keep reordered copies of their own; `version` tells when those are stale. */
 #ifndef TWI_PROGRAM_STORE_H
 #define TWI_PROGRAM_STORE_H
 
@@ -8,7 +8,8 @@
 #include "base/text.h"
 #include <talweg/model.h>
 
-/* What optimizers keep of every learned parameter. No two kinds share one: the same numbers would mean different things. */
+/* What optimizers keep of every learned parameter. No two kinds share one: the same numbers would mean different
+ * things. */
 enum { TWI_MOMENTS = 3 };
 
 /* Room for arrays by dtype, of which F16 and BF16 are used. */
@@ -65,8 +66,8 @@ typedef struct twi_store {
     int64_t learned_count, buffer_count;             /* elements, padding included */
     void *weights, *gradients, *moment[TWI_MOMENTS]; /* learned; gradients and moments only once a program asks */
     void *gradient_sums; /* over a window of batches; only once an accumulating program asks */
-    /* The same elements in f16 and in bf16, by dtype, once a program asks: weights rounded from `weights`, stale where those were changed
-     * since without them; and gradients that are written so, which are not in `gradients`. */
+    /* The same elements in f16 and in bf16, by dtype, once a program asks: weights rounded from `weights`, stale where
+     * those were changed since without them; and gradients that are written so, which are not in `gradients`. */
     void *half_weights[TWI_HALVES], *half_gradients[TWI_HALVES];
     bool half_stale[TWI_HALVES];
     void *buffers, *shadows;
@@ -120,7 +121,8 @@ int twi_store_find(const twi_store *store, const char *name);
 void twi_store_strides(const twi_shape *shape, int64_t stride[TW_MAX_RANK]);
 /* The learned parameter that owns an element of the flat arrays. */
 const char *twi_store_name_at(const twi_store *store, int64_t element);
-/* Address of a parameter's part of `array` (weights, gradients, moments for learned ones; buffers, shadows for the others). */
+/* Address of a parameter's part of `array` (weights, gradients, moments for learned ones; buffers, shadows for the
+ * others). */
 void *twi_store_at(const twi_store *store, void *array, int index);
 /* The same in an array of halves. */
 void *twi_store_half_at(const twi_store *store, void *array, int index);

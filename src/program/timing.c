@@ -1,5 +1,5 @@
-/* What a program's steps are and how long they take. The back end adds up the times while it runs; here is the table it adds
- * to, and what callers are told. */
+/* What a program's steps are and how long they take. The back end adds up the times while it runs; here is the table it
+ * adds to, and what callers are told. */
 #include "program.h"
 #include "base/options.h"
 

@@ -1,5 +1,5 @@
-/* Accumulation windows: the batches whose gradients one update sums. What a window holds is counted here, on the host; the
- * sums themselves are made by steps (op_accumulate.c). A run outside of a window is a window of one batch. */
+/* Accumulation windows: the batches whose gradients one update sums. What a window holds is counted here, on the host;
+ * the sums themselves are made by steps (op_accumulate.c). A run outside of a window is a window of one batch. */
 #include "program.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Checkpoints: a safetensors file with the model's tensors, the optimizer's moments, and in its metadata everything else
- * that decides how training goes on. docs/checkpoints.md describes it. Random numbers are named by seeds and counters
- * (src/base/philox.h), so there is no generator whose state would have to be kept. */
+/* Checkpoints: a safetensors file with the model's tensors, the optimizer's moments, and in its metadata everything
+ * else that decides how training goes on. docs/checkpoints.md describes it. Random numbers are named by seeds and
+ * counters (src/base/philox.h), so there is no generator whose state would have to be kept. */
 #include "fields.h"
 #include "io/checksum.h"
 #include "io/model_tensors.h"

@@ -1,7 +1,7 @@
 /* From a data set to programs: whether it fits the model, programs for full batches and a shorter last one, and what
  * brings them their samples. Without loader threads the data set is resident and the programs gather their batches, a
- * chunk at a time, on the threads that run them; otherwise, and where it does not fit the device's memory, a loader makes
- * batches ahead. The numbers are the same. */
+ * chunk at a time, on the threads that run them; otherwise, and where it does not fit the device's memory, a loader
+ * makes batches ahead. The numbers are the same. */
 #include "room.h"
 #include "base/text.h"
 #include "data/order.h"
@@ -150,7 +150,8 @@ static void drop_programs(twi_feed *feed) {
 static bool make_room(twi_feed *feed) {
     const bool others = twi_trainer_spare(feed->trainer);
     drop_programs(feed);
-    /* Its own too, so that the arena is taken anew; but for one of a whole batch in training, beside which others are planned. */
+    /* Its own too, so that the arena is taken anew; but for one of a whole batch in training, beside which others are
+     * planned. */
     if (others || feed->use != TWI_USE_TRAIN) (void)twi_trainer_spare(feed->trainer);
     if (others)
         twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_INFO,

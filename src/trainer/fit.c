@@ -21,8 +21,8 @@ typedef struct spent {
     int64_t samples;
 } spent;
 
-/* The steps of `progress` are runs: where a batch is run in parts there are several a batch. Callbacks, messages and positions
- * tell batches. */
+/* The steps of `progress` are runs: where a batch is run in parts there are several a batch. Callbacks, messages and
+ * positions tell batches. */
 typedef struct fit {
     tw_trainer *trainer;
     twi_room room;
@@ -135,8 +135,8 @@ static tw_status run_in_window(fit *f, const twi_fed *fed) {
     return settled(f, step + 1) ? tw_program_run_update(fed->program) : TW_OK;
 }
 
-/* Batches that may be on their way at once: none beyond the update that a checkpoint or a snapshot is due after, and none
- * beyond one that is called back for, unless that was asked for. */
+/* Batches that may be on their way at once: none beyond the update that a checkpoint or a snapshot is due after, and
+ * none beyond one that is called back for, unless that was asked for. */
 static int64_t ahead(const fit *f) {
     const tw_trainer_options *o = &f->trainer->options;
     const int64_t every = o->checkpoint_every;
@@ -336,7 +336,8 @@ static tw_status measure_normalization(tw_trainer *trainer, const tw_dataset *tr
     return TW_OK;
 }
 
-/* The model keeps what it was trained with, for its file and for other trainers: u8 / 255 alone is mean 0, deviation 1. */
+/* The model keeps what it was trained with, for its file and for other trainers: u8 / 255 alone is mean 0, deviation
+ * 1. */
 static tw_status note_recipe(const tw_trainer *trainer, const tw_dataset *train) {
     tw_normalization used = trainer->normalization;
     const int channels = tw_dataset_get_channels(train);

@@ -28,8 +28,8 @@ static tw_status launch_next(twi_pipeline *pipeline) {
     return TW_OK;
 }
 
-/* What a launch ahead of its turn runs into is kept until its turn comes: batches before it may have failed first. It is
- * not tried again, since it may have taken its samples, or even run. */
+/* What a launch ahead of its turn runs into is kept until its turn comes: batches before it may have failed first. It
+ * is not tried again, since it may have taken its samples, or even run. */
 static void launch_ahead(twi_pipeline *pipeline, int64_t limit) {
     const int depth = tw_model_get_context(pipeline->feed->trainer->model)->backend->in_flight;
     while (!pipeline->over && !pipeline->failed && pipeline->count < depth && pipeline->count < limit) {

@@ -1,5 +1,5 @@
-/* What a trainer does about numbers that are not finite: it names the samples, as the data set numbers them, and where it
- * rolls back it keeps a snapshot of the model and returns to it. What finds them is src/program/culprit.c. */
+/* What a trainer does about numbers that are not finite: it names the samples, as the data set numbers them, and where
+ * it rolls back it keeps a snapshot of the model and returns to it. What finds them is src/program/culprit.c. */
 #include "pipeline.h"
 #include "data/order.h"
 #include "program/snapshot.h"

@@ -1,6 +1,6 @@
-/* How fit keeps within memory: what there is and what is left of it, how many parts a batch is run in, and what is done when
- * there is less than was thought. Workspaces and recomputation are the programs' own (src/program/budget.c); a batch in parts
- * is a window of smaller batches, whose gradients are summed. */
+/* How fit keeps within memory: what there is and what is left of it, how many parts a batch is run in, and what is done
+ * when there is less than was thought. Workspaces and recomputation are the programs' own (src/program/budget.c); a
+ * batch in parts is a window of smaller batches, whose gradients are summed. */
 #include "room.h"
 #include "base/text.h"
 #include "program/recompute.h"
@@ -33,8 +33,8 @@ static size_t left_of(size_t a, size_t b) { return a > b ? a - b : 0; }
 
 static size_t without_reserve(size_t bytes) { return bytes - bytes / RESERVE_SHARE; }
 
-/* What checkpoints and files of weights take of the host while they are written: a tensor at a time, as it lies in memory
- * and as it lies in the file, and their headers. A run must not be ended by its own checkpoint. */
+/* What checkpoints and files of weights take of the host while they are written: a tensor at a time, as it lies in
+ * memory and as it lies in the file, and their headers. A run must not be ended by its own checkpoint. */
 static size_t room_to_save(const tw_trainer *trainer) {
     enum { HEADERS = 64 * 1024 };
     const twi_store *store = &trainer->model->store;
@@ -68,8 +68,8 @@ static size_t device_left(const tw_trainer *trainer, bool reserve) {
     return reserve ? without_reserve(info.free_bytes) : info.free_bytes;
 }
 
-/* What the model and sets may take in all, so that it is there; 0: no limit. A card that is only planned for is no limit to
- * programs: what they would need is what is asked. */
+/* What the model and sets may take in all, so that it is there; 0: no limit. A card that is only planned for is no
+ * limit to programs: what they would need is what is asked. */
 static size_t available(const tw_trainer *trainer, bool reserve) {
     const bool planned = context_of(trainer)->plans_only;
     const size_t cap = cap_left(trainer, reserve), left = planned ? cap : smaller(cap, device_left(trainer, reserve));
@@ -203,9 +203,9 @@ static tw_status open_with_less(tw_trainer *trainer, const twi_room *room, size_
     return status;
 }
 
-/* Programs share an arena and workspaces, each as large as the largest: those of a shorter batch can want too much beside
- * those of a whole one, which had the limit to itself. Then the whole one is planned for a little less, before parts are
- * thought of. */
+/* Programs share an arena and workspaces, each as large as the largest: those of a shorter batch can want too much
+ * beside those of a whole one, which had the limit to itself. Then the whole one is planned for a little less, before
+ * parts are thought of. */
 static tw_status open_beside(tw_trainer *trainer, const twi_room *room) {
     trainer->beside = 0;
     tw_status status = open_feeds(trainer, room);
@@ -286,8 +286,9 @@ static tw_status tell_parts(tw_trainer *trainer, const twi_room *room, const cho
     return TW_OK;
 }
 
-/* Parts are of one size. The first that fits without recomputing anything ends the search: more would only cost more. With
- * statistics over the batch, the fewest that fit: they are a last resort. short_of: why there must be more than before. */
+/* Parts are of one size. The first that fits without recomputing anything ends the search: more would only cost more.
+ * With statistics over the batch, the fewest that fit: they are a last resort. short_of: why there must be more than
+ * before. */
 static tw_status choose_parts(tw_trainer *trainer, const twi_room *room, int fewest, tw_status short_of) {
     const int batch = trainer->options.batch;
     choice best = {0, 0, 0};

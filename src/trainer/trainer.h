@@ -1,7 +1,7 @@
 /* The inside of a trainer, as its files share it: trainer.c makes the object, trainer_check.c sees to it that it can,
- * programs.c keeps its programs, room.c keeps them within memory, feed.c brings data to them, fit.c trains, recovery.c is for
- * numbers that are not finite, evaluate.c measures and predicts, history.c and curve.c write it down, checkpoint.c writes where it stands,
- * with fields.c, and goes back there. */
+ * programs.c keeps its programs, room.c keeps them within memory, feed.c brings data to them, fit.c trains, recovery.c
+ * is for numbers that are not finite, evaluate.c measures and predicts, history.c and curve.c write it down,
+ * checkpoint.c writes where it stands, with fields.c, and goes back there. */
 #ifndef TWI_TRAINER_TRAINER_H
 #define TWI_TRAINER_TRAINER_H
 
@@ -77,10 +77,12 @@ struct tw_trainer {
     bool loaded;             /* the next fit goes on from the position */
     uint64_t loaded_version; /* of the model's store then */
     int parts;               /* that a batch is run in, each as a batch of its own in one window */
-    size_t limit;            /* bytes of the device that the model, its programs and the sets of samples may take; 0: none */
+    size_t limit;            /* bytes of the device that the model, its programs and the sets of samples may take; 0:
+                                none */
     size_t beside;           /* of these, what the largest program of training leaves to the others */
     int64_t largest;         /* its batch */
-    size_t aside, placed;    /* of these, what sets take that are resident or are going to be; and what is there of it */
+    size_t aside, placed;    /* of these, what sets take that are resident or are going to be; and what is there of
+                                it */
     bool no_reserve;         /* programs may take all that is free */
     uint64_t plans_refused;  /* the model's, when what is tried now began */
     bool rehearses;          /* programs and sets are only planned (room.c) */
@@ -134,7 +136,8 @@ typedef struct twi_feed {
     tw_loader *loader;             /* makes the batches; NULL where programs gather them: */
     tw_resident *resident;         /* the data set on the device */
     int32_t *order;                /* of its samples in this epoch */
-    bool certain;                  /* it is resident, whatever is left: the slots of a streamed one would take no less */
+    bool certain;                  /* it is resident, whatever is left: the slots of a streamed one would take no
+                                      less */
     size_t aside, placed;          /* its part of the trainer's */
     int64_t first;                 /* where in it this epoch was begun */
     tw_program *full, *short_last; /* NULL where no batch has that length */
@@ -151,8 +154,8 @@ typedef struct twi_fed {
 tw_status twi_trainer_check_data(const tw_trainer *trainer, const tw_dataset *dataset, bool labelled, const char *what);
 /* Batches an epoch of training. */
 int64_t twi_trainer_count_steps(const tw_trainer *trainer, const tw_dataset *dataset);
-/* Takes all memory that going through a data set needs. One that does not fit beside the programs, in what is left (room.c), is streamed
- * instead, which is logged. On failure the feed is closed. */
+/* Takes all memory that going through a data set needs. One that does not fit beside the programs, in what is left
+ * (room.c), is streamed instead, which is logged. On failure the feed is closed. */
 tw_status twi_feed_open(twi_feed *feed, tw_trainer *trainer, twi_use use, const tw_dataset *dataset);
 /* Both of a fit, in the order in which it takes its memory; test_set may be NULL. On failure they may be open. */
 tw_status twi_feed_open_fit(twi_feed *train, twi_feed *test, tw_trainer *trainer, const tw_dataset *train_set, const tw_dataset *test_set);
@@ -165,12 +168,12 @@ void twi_feed_close(twi_feed *feed);
 /* ---- recovery.c ---- */
 
 struct twi_landed;
-/* After a batch that was not waited for failed, at `step` of an epoch (both from 0): has its run repeated, and fails once more
- * with what was found. */
+/* After a batch that was not waited for failed, at `step` of an epoch (both from 0): has its run repeated, and fails
+ * once more with what was found. */
 tw_status twi_feed_blame(twi_feed *feed, int64_t epoch, int64_t step, const twi_fed *fed, const struct twi_landed *landed,
                          tw_status status);
-/* Fails once more, with the numbers of the samples that the model's culprit names; `first` is the place in the epoch of the
- * first sample of the batch or window. */
+/* Fails once more, with the numbers of the samples that the model's culprit names; `first` is the place in the epoch of
+ * the first sample of the batch or window. */
 tw_status twi_feed_name_samples(const twi_feed *feed, int64_t epoch, int64_t first, tw_status status);
 /* Says to the plans to come whether there will be snapshots: those of a fit, where it rolls back. */
 void twi_recovery_expect(const tw_trainer *trainer, bool fits);
@@ -180,7 +183,8 @@ tw_status twi_recovery_begin(const tw_trainer *trainer, bool loaded);
 int64_t twi_recovery_until(const tw_trainer *trainer);
 /* Takes a snapshot if one is due. No batch may be on its way. */
 tw_status twi_recovery_note(const tw_trainer *trainer);
-/* After a failure, with the text that says so: goes back to the snapshot, or fails again if that is not wanted or of no use. */
+/* After a failure, with the text that says so: goes back to the snapshot, or fails again if that is not wanted or of no
+ * use. */
 tw_status twi_recovery_return(const tw_trainer *trainer, tw_status status);
 
 /* ---- evaluate.c ---- */
@@ -208,8 +212,8 @@ tw_status twi_history_save(const tw_trainer *trainer, const char *path,
 
 /* Can checkpoints be written, as far as one knows before? Errors: FILE, UNSUPPORTED. */
 tw_status twi_checkpoint_check(const tw_trainer *trainer);
-/* Holds what fit is about to train on against what it was before a checkpoint was written: other data are refused, another
- * plan or schedule is logged, and ends exactness. Errors: MISMATCH. */
+/* Holds what fit is about to train on against what it was before a checkpoint was written: other data are refused,
+ * another plan or schedule is logged, and ends exactness. Errors: MISMATCH. */
 tw_status twi_checkpoint_compare(tw_trainer *trainer, const twi_origin *now);
 
 #endif

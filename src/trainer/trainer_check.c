@@ -1,5 +1,5 @@
-/* What a trainer is made of: whether its options and its model will do. Everything that can be known before there is data
- * is looked at here; feed.c looks at the data. */
+/* What a trainer is made of: whether its options and its model will do. Everything that can be known before there is
+ * data is looked at here; feed.c looks at the data. */
 #include "trainer.h"
 #include "data/sampler.h"
 #include "program/program.h"

@@ -1,5 +1,5 @@
-/* Measures what this machine can do at most: multiply-adds a second, and bytes a second to and from a core's cache and main
- * memory. The best of a few short tries counts, since whatever else the machine does can only slow them down. */
+/* Measures what this machine can do at most: multiply-adds a second, and bytes a second to and from a core's cache and
+ * main memory. The best of a few short tries counts, since whatever else the machine does can only slow them down. */
 #define _GNU_SOURCE /* sysconf's names of caches */
 #include "ceiling.h"
 #include "base/clock.h"

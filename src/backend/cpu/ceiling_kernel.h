@@ -2,7 +2,8 @@
 #include "ceiling.h"
 #include "vec.h"
 
-/* Chains of multiply-adds that do not wait for each other: as many as hide their latency and still fit the registers. */
+/* Chains of multiply-adds that do not wait for each other: as many as hide their latency and still fit the
+ * registers. */
 enum { CHAINS = 12 };
 
 static double multiply(int64_t rounds, float by, float *out) {

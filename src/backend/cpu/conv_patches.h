@@ -18,8 +18,8 @@ void twi_patches_backward_data(const twi_gemm *gemm, const twi_conv_shape *shape
 void twi_patches_backward_weights(const twi_gemm *gemm, const twi_conv_shape *shape, const float *x, const float *dy,
                                   bool add, float *dw, float *scratch);
 
-/* The same of some filters at one tap of the kernel, of the whole batch, and in the place of what dw holds; with scratch
- * of its own size. */
+/* The same of some filters at one tap of the kernel, of the whole batch, and in the place of what dw holds; with
+ * scratch of its own size. */
 tw_status twi_patches_part_scratch(const twi_conv_shape *shape, size_t *floats);
 void twi_patches_backward_weights_part(const twi_gemm *gemm, const twi_conv_shape *shape, const twi_conv2d_part *part,
                                        const float *x, const float *dy, float *dw, float *scratch);

@@ -1,5 +1,5 @@
-/* Convolutions of few channels on few images, for one thread, in versions by instruction set: a vector holds output channels
- * of one pixel, so that a single image fills it. What is taken is decided in conv_pixels_impls.c. */
+/* Convolutions of few channels on few images, for one thread, in versions by instruction set: a vector holds output
+ * channels of one pixel, so that a single image fills it. What is taken is decided in conv_pixels_impls.c. */
 #ifndef TWI_CPU_CONV_PIXELS_H
 #define TWI_CPU_CONV_PIXELS_H
 

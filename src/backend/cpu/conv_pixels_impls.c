@@ -1,5 +1,5 @@
-/* Convolutions of few channels on few images, output channels in a vector, and the pooling behind them: which calls are taken,
- * and how they reach conv_pixels.h. With more images a vector of those is faster (conv_lanes_impls.c). */
+/* Convolutions of few channels on few images, output channels in a vector, and the pooling behind them: which calls are
+ * taken, and how they reach conv_pixels.h. With more images a vector of those is faster (conv_lanes_impls.c). */
 #include "conv_pixels.h"
 #include "loops.h"
 #include "parts.h"
@@ -36,8 +36,8 @@ static const twi_pixels_pool *pool_of(const twi_call *call, const roles *r, twi_
 
 /* ---- what is taken ---- */
 
-/* Limits found by trial, of which no figures are kept: with more channels others are faster, and larger images leave the
- * first cache. */
+/* Limits found by trial, of which no figures are kept: with more channels others are faster, and larger images leave
+ * the first cache. */
 enum { MOST_IN = 8, MOST_OUT = 64, MOST_FLOATS = 1 << 16 };
 
 static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {

@@ -1,9 +1,9 @@
 /* The convolutions of conv_pixels.h, written once; conv_pixels_<isa>.c compiles them as PIXELS_RECORD.
  *
- * An image is copied to scratch first, channel by channel within each row, with its padding. Then neighbouring pixels of a
- * channel are neighbours in memory, and a tile, some pixels of a row by a vector of output channels, takes one vector of
- * weights and one number a pixel for every tap, from addresses that differ by constants. Weights lie in the order in which
- * tiles take them, the last vector of channels filled up with zeros. */
+ * An image is copied to scratch first, channel by channel within each row, with its padding. Then neighbouring pixels
+ * of a channel are neighbours in memory, and a tile, some pixels of a row by a vector of output channels, takes one
+ * vector of weights and one number a pixel for every tap, from addresses that differ by constants. Weights lie in the
+ * order in which tiles take them, the last vector of channels filled up with zeros. */
 #include "conv_pixels.h"
 #include "parts.h"
 #include "vec_test.h"
@@ -98,7 +98,8 @@ VEC_INLINE void tile(const int cells, const int step, const tile_walk *walk) {
         for (int64_t tap = walk->taps; tap > 0; tap--, x++, weights += VEC_WIDTH) {
             vec weight = vec_load(weights);
             VEC_HELD(weight);
-            __asm__("" : "+r"(x)); /* or compilers carry numbers on from tap to tap, which takes more than to load them */
+            __asm__("" : "+r"(x)); /* or compilers carry numbers on from tap to tap, which takes more than to load
+                                      them */
             VEC_UNROLL
             for (int c = 0; c < cells; c++) s[c] = vec_fma(weight, vec_splat(x[c * step]), s[c]);
         }

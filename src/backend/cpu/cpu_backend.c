@@ -206,7 +206,8 @@ static tw_status choose_f32(tw_context *context, twi_cpu_site *site, const twi_c
 }
 
 /* Takes what trials found, if it can be prepared; else asks the implementations in order of preference, then takes the
- * specification. Of those that want more scratch than the limit the one that wants least comes before the specification. */
+ * specification. Of those that want more scratch than the limit the one that wants least comes before the
+ * specification. */
 static tw_status choose_impl(tw_context *context, twi_cpu_site *site, const twi_call *main, const twi_call *tail,
                              size_t workspace_limit) {
     const char *reason = NULL;
@@ -295,7 +296,8 @@ static bool cpu_takes(tw_context *context, const twi_kernel *kernel, const twi_c
            twi_cpu_find_impl(kernel->name, &wide, isa, NULL);
 }
 
-/* Who does the call; of halves that nobody computes on, it is the implementation of its f32 twin, made of it in wide. */
+/* Who does the call; of halves that nobody computes on, it is the implementation of its f32 twin, made of it in
+ * wide. */
 static const twi_cpu_impl *impl_of(tw_context *context, const twi_kernel *kernel, const twi_call **call,
                                    twi_call *wide) {
     const twi_isa isa = isa_for(context, *call);

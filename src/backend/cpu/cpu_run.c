@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* Work that one worker is guessed to do faster than waking and meeting the others takes. Nor are they woken where there is
- * nothing to share: one image is one worker's. */
+/* Work that one worker is guessed to do faster than waking and meeting the others takes. Nor are they woken where there
+ * is nothing to share: one image is one worker's. */
 #define ALONE_NANOSECONDS 20000
 #define BARRIER_NANOSECONDS 500
 

@@ -1,5 +1,5 @@
-/* Weights that take a scaling in, by plain loops which compilers turn into vectors: the operands of batch_norm.fold, where
- * both weights lie filter by filter in one order. */
+/* Weights that take a scaling in, by plain loops which compilers turn into vectors: the operands of batch_norm.fold,
+ * where both weights lie filter by filter in one order. */
 #include "cpu.h"
 #include "dense.h"
 #include "backend/attrs.h"

@@ -1,5 +1,5 @@
-/* gather.bytes, gather.floats: samples of a resident set, row by row. Where channels are innermost, a row of all of them is
- * written in one go. */
+/* gather.bytes, gather.floats: samples of a resident set, row by row. Where channels are innermost, a row of all of
+ * them is written in one go. */
 #include "backend/attrs.h"
 #include "dense.h"
 #include "loops.h"

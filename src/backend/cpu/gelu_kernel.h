@@ -13,8 +13,8 @@ typedef struct gelu_share {
     vec below, slope;
 } gelu_share;
 
-/* The upper tail is exp(-a^2/2) times a smooth function of t = 1 / (1 + a/4): a polynomial, fitted for the least relative error,
- * 5e-8, over a = 0 .. 13.3, where the exponential reaches the least normal number. */
+/* The upper tail is exp(-a^2/2) times a smooth function of t = 1 / (1 + a/4): a polynomial, fitted for the least
+ * relative error, 5e-8, over a = 0 .. 13.3, where the exponential reaches the least normal number. */
 VEC_INLINE gelu_share gelu_share_erf(vec x) {
     vec a = gelu_distance(x, 14), e = vec_exp(a * a * vec_splat(-0.5f));
     vec t = vec_splat(1) / (vec_splat(1) + a * vec_splat(0.25f));

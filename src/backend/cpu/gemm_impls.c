@@ -107,7 +107,8 @@ static void dense_backward_data(const twi_cpu_site *site, const twi_call *call, 
                                    workspace->scratch);
 }
 
-/* The bias and gelu behind which the layer stands: of dy, w, z, g, db what bias_gelu.backward takes, g in place of its dy. */
+/* The bias and gelu behind which the layer stands: of dy, w, z, g, db what bias_gelu.backward takes, g in place of its
+ * dy. */
 static twi_call bias_gelu_part(const twi_call *call) {
     const twi_operand *g = &call->operand[3];
     twi_call part = *call;

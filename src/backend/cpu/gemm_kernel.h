@@ -14,7 +14,8 @@ enum { DOT_DEPTH = 1024, DOT_CACHED = 65536, PANEL = OUTER_VECTORS * VEC_WIDTH, 
 
 /* ---- dot ---- */
 
-/* What a tile does with its sums: in the first block of k they start from the bias, in others from c; the last may apply relu. */
+/* What a tile does with its sums: in the first block of k they start from the bias, in others from c; the last may
+ * apply relu. */
 typedef struct dot_end {
     const float *start;
     int64_t start_row;
@@ -92,8 +93,8 @@ static dot_tile_fn *const dot_tiles[DOT_ROWS + 1] = {
 };
 /* clang-format on */
 
-/* All rows of a by columns begin .. stop-1 of c, along one block of k. A tile's rows of a stay in the first-level cache while b
- * passes. */
+/* All rows of a by columns begin .. stop-1 of c, along one block of k. A tile's rows of a stay in the first-level cache
+ * while b passes. */
 static void dot_block(int64_t m, int64_t begin, int64_t stop, int64_t k, const float *a, int64_t a_row, const float *b,
                       int64_t b_row, const float *bias, bool first, bool relu, float *c, int64_t c_row) {
     static const float zeros[4];
@@ -148,7 +149,8 @@ VEC_INLINE void outer_put(vec sum, const outer_end *end, float *c, int lanes) {
     vec_store_some(c, weight - vec_splat(u->rate) * step, lanes);
 }
 
-/* rows x vectors sums, kept in registers over all of k. rest: of the last vector only so many columns are there; 0: all. */
+/* rows x vectors sums, kept in registers over all of k. rest: of the last vector only so many columns are there; 0:
+ * all. */
 VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, int64_t k, const float *a, int64_t a_row,
                            int64_t a_step, const float *b, int64_t b_row, const outer_end *end, float *c,
                            int64_t c_row) {

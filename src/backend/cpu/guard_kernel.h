@@ -1,5 +1,5 @@
-/* The guard's look at gradients: sums of squares, a block at a time. A gradient that is not finite shows in the sum, and
- * only then is it looked for. */
+/* The guard's look at gradients: sums of squares, a block at a time. A gradient that is not finite shows in the sum,
+ * and only then is it looked for. */
 #include "loops.h"
 #include "backend/attrs.h"
 #include "vec_half.h"
@@ -13,8 +13,8 @@ typedef float half_vec_in_memory __attribute__((vector_size(2 * VEC_WIDTH), alig
 typedef double double_vec __attribute__((vector_size(4 * VEC_WIDTH)));
 enum { GUARD_SUMS = 4, GUARD_STEP = GUARD_SUMS * VEC_WIDTH / 2 };
 
-/* A block's sum in f32, each element of a vector a few dozen terms, is exact to some 1e-7, if no square that counts leaves the
- * normal numbers. The least and the most that it may be for that. */
+/* A block's sum in f32, each element of a vector a few dozen terms, is exact to some 1e-7, if no square that counts
+ * leaves the normal numbers. The least and the most that it may be for that. */
 static const float squares_least = 0x1p-90f, squares_most = 0x1p+120f;
 
 static float sum_in_f32(const float *g, int64_t count) {

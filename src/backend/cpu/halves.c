@@ -1,6 +1,6 @@
 /* The way of halves.h: an f32 site inside, and where the widened operands lie. What a worker needs: a place for every
- * half that a chunk reads or writes, then the scratch of the f32 site. Weights are widened once a run, into memory shared by
- * all workers. Sums over chunks stay f32 until the last group was added. */
+ * half that a chunk reads or writes, then the scratch of the f32 site. Weights are widened once a run, into memory
+ * shared by all workers. Sums over chunks stay f32 until the last group was added. */
 #include "halves.h"
 #include "base/memory.h"
 

@@ -1,6 +1,6 @@
-/* Steps in half precision on the CPU. A step without code of its own for halves is run by the implementation that its f32
- * twin has: what it reads is widened to scratch, what it writes is rounded once. So sums are f32, and f16 and bf16 are
- * stored as such wherever a buffer lies. */
+/* Steps in half precision on the CPU. A step without code of its own for halves is run by the implementation that its
+ * f32 twin has: what it reads is widened to scratch, what it writes is rounded once. So sums are f32, and f16 and bf16
+ * are stored as such wherever a buffer lies. */
 #ifndef TWI_CPU_HALVES_H
 #define TWI_CPU_HALVES_H
 

@@ -1,5 +1,5 @@
-/* Softmax and cross-entropy over rows of classes. A row is filled up with minus infinity to whole vectors, so that it may
- * have any length; its exponentials lie in scratch, so that dx may take the place of x.
+/* Softmax and cross-entropy over rows of classes. A row is filled up with minus infinity to whole vectors, so that it
+ * may have any length; its exponentials lie in scratch, so that dx may take the place of x.
  *
  * The largest logit is subtracted first, and the logarithm is taken of the sum alone: the loss of a sample stays exact
  * however far its label is behind, and an infinite or undefined logit gives an undefined loss, never a wrong one. */

@@ -38,7 +38,8 @@ bool twi_onednn_has_bf16(void) {
 
 /* ---- failures ---- */
 
-/* While things are created, a refusal of oneDNN only means that somebody else does the work; memory is another matter. */
+/* While things are created, a refusal of oneDNN only means that somebody else does the work; memory is another
+ * matter. */
 static tw_status checked(dnnl_status_t status, const char *what) {
     if (status == dnnl_success) return TW_OK;
     if (status == dnnl_out_of_memory)

@@ -43,12 +43,13 @@ typedef struct twi_onednn_conv {
     twi_onednn_dims stride, dilation, padding, padding_end; /* h, w; padding: top and left, end: bottom and right */
 } twi_onednn_conv;
 
-/* A convolution of f32 or bf16 on NHWC images; sums and a gradient of w are f32. The layout of w is oneDNN's choice, or that of `like`'s (if not NULL).
+/* A convolution of f32 or bf16 on NHWC images; sums and a gradient of w are f32. The layout of w is oneDNN's choice, or
+ * that of `like`'s (if not NULL).
  * TW_ERROR_UNSUPPORTED: oneDNN has no fast code for it. */
 tw_status twi_onednn_conv_create(twi_onednn_op **out, twi_onednn *onednn, const twi_onednn_conv *conv,
                                  const twi_onednn_op *like);
-/* Between w of such a convolution (op, made from conv) and plain OHWI, which is bf16 or f32: into oneDNN's layout (inward) or
- * out of it, rounding to nearest even. Data: from, to. */
+/* Between w of such a convolution (op, made from conv) and plain OHWI, which is bf16 or f32: into oneDNN's layout
+ * (inward) or out of it, rounding to nearest even. Data: from, to. */
 tw_status twi_onednn_reorder_create(twi_onednn_op **out, const twi_onednn_op *op, const twi_onednn_conv *conv,
                                     bool inward, bool bf16);
 void twi_onednn_op_destroy(twi_onednn_op *op);

@@ -51,8 +51,8 @@ static const char *refuse_bf16(const twi_call *call, twi_isa isa) {
     return NULL;
 }
 
-/* Weights of more than the second-level cache, read for fewer pixels than fill blocks of registers: putting them into the
- * layout of oneDNN costs more than it saves, but for the gradient of the input, which reads them across. */
+/* Weights of more than the second-level cache, read for fewer pixels than fill blocks of registers: putting them into
+ * the layout of oneDNN costs more than it saves, but for the gradient of the input, which reads them across. */
 enum { HEAVY_WEIGHTS = 1 << 20, FEW_PIXELS = 128 };
 
 static bool is_all_weights(const conv_kind *kind, const twi_call *call) {
@@ -62,7 +62,8 @@ static bool is_all_weights(const conv_kind *kind, const twi_call *call) {
     return kind->direction != TWI_ONEDNN_BACKWARD_DATA && bytes > HEAVY_WEIGHTS && y[0] * y[2] * y[3] < FEW_PIXELS;
 }
 
-/* oneDNN's vectors hold channels of what is written: with fewer, or a part of a vector left empty, others are faster. */
+/* oneDNN's vectors hold channels of what is written: with fewer, or a part of a vector left empty, others are
+ * faster. */
 static const char *refuse(const conv_kind *kind, const twi_call *call, twi_isa isa) {
     const twi_conv2d_attrs *attrs = call->attrs;
     int written = kind->direction == TWI_ONEDNN_BACKWARD_DATA ? TWI_ONEDNN_X : TWI_ONEDNN_Y;

@@ -1,10 +1,10 @@
 /* Pooling of images whose channels are innermost, a vector of channels at a time, window by window: forward gathers a
  * window's pixels, backward hands a result's gradient out to them.
  *
- * Channels that do not fill the last vector: of at least one vector's worth, the last vector begins earlier and overlaps
- * the one before; of fewer, it reaches into the next pixel. Forward, the overlap is written twice, the second time right;
- * backward, where gradients add up, elements that are not the vector's own get 0 added. Only at the end of the chunk is a
- * vector cut short. */
+ * Channels that do not fill the last vector: of at least one vector's worth, the last vector begins earlier and
+ * overlaps the one before; of fewer, it reaches into the next pixel. Forward, the overlap is written twice, the second
+ * time right; backward, where gradients add up, elements that are not the vector's own get 0 added. Only at the end of
+ * the chunk is a vector cut short. */
 #include "dense.h"
 #include "backend/attrs.h"
 #include "sweep.h"
@@ -19,8 +19,8 @@ typedef struct pool {
     const twi_pool_attrs *attrs;
 } pool;
 
-/* One window: it starts at (top, left), maybe in the padding; rows x columns of its pixels are in the image, and the first
- * of them has this number in the window. */
+/* One window: it starts at (top, left), maybe in the padding; rows x columns of its pixels are in the image, and the
+ * first of them has this number in the window. */
 typedef struct pool_window {
     int64_t top, left, rows, columns;
     int32_t number;

@@ -1,5 +1,5 @@
-/* Times the implementations that take a call, in turn, each on one thread as the runner would call it, and remembers the
- * fastest. Whatever keeps one of them from being tried only leaves it out. */
+/* Times the implementations that take a call, in turn, each on one thread as the runner would call it, and remembers
+ * the fastest. Whatever keeps one of them from being tried only leaves it out. */
 #include "trial.h"
 #include "base/choices.h"
 #include "base/clock.h"

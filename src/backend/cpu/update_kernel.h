@@ -7,7 +7,8 @@
 
 /* ---- both ---- */
 
-/* Where the elements of a segment lie: gradients in f32 or in half precision, and, if there is one, a copy of the weights in that. */
+/* Where the elements of a segment lie: gradients in f32 or in half precision, and, if there is one, a copy of the
+ * weights in that. */
 typedef struct update_halves {
     const float *grad;
     const uint16_t *grad_half; /* NULL: grad it is */

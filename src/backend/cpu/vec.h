@@ -48,8 +48,8 @@ VEC_INLINE quad quad_load(const float *p) { return *(const quad_in_memory *)p; }
 VEC_INLINE void quad_store(float *p, quad v) { *(quad_in_memory *)p = v; }
 VEC_INLINE vec vec_splat(float x) { return x - (vec){0}; } /* the difference, since it keeps the sign of zero */
 
-/* Keeps a vector that is used more than once in a register: compilers would rather load it again with every use, and loads
- * are then what a loop waits for. */
+/* Keeps a vector that is used more than once in a register: compilers would rather load it again with every use, and
+ * loads are then what a loop waits for. */
 #if defined(__AVX512F__)
 #define VEC_HELD(v) __asm__("" : "+v"(v))
 #elif defined(__x86_64__)
@@ -60,8 +60,8 @@ VEC_INLINE vec vec_splat(float x) { return x - (vec){0}; } /* the difference, si
 #define VEC_HELD(v) ((void)(v))
 #endif
 
-/* Ends a step of a loop on a tile of sums. Compilers that move loads from one step to the next one run out of registers,
- * and sums then go through memory. */
+/* Ends a step of a loop on a tile of sums. Compilers that move loads from one step to the next one run out of
+ * registers, and sums then go through memory. */
 #if defined(__GNUC__)
 #define VEC_STEP_END() __asm__ volatile("" ::: "memory")
 #else

@@ -1,5 +1,5 @@
-/* Halves to vectors of floats and back, for the instruction set that the including file is compiled for: f16 and bf16 as
- * base/half.h converts them, to nearest even, with infinities and not-a-number kept, and denormals too, whatever the
+/* Halves to vectors of floats and back, for the instruction set that the including file is compiled for: f16 and bf16
+ * as base/half.h converts them, to nearest even, with infinities and not-a-number kept, and denormals too, whatever the
  * thread's floating-point state is, but where AVX512_BF16 narrows to bf16. */
 #ifndef TWI_CPU_VEC_HALF_H
 #define TWI_CPU_VEC_HALF_H
@@ -24,7 +24,8 @@ VEC_INLINE vec vec_from_bf16(const uint16_t *p) {
 #endif
 }
 #if defined(__AVX512BF16__) && VEC_WIDTH == 16
-/* Turns denormals into zero, as arithmetic does in workers. Arrays that are converted as such (halves.h) keep theirs. */
+/* Turns denormals into zero, as arithmetic does in workers. Arrays that are converted as such (halves.h) keep
+ * theirs. */
 VEC_INLINE void vec_to_bf16(uint16_t *p, vec v) {
     _mm256_storeu_si256((__m256i *)(void *)p, (__m256i)_mm512_cvtneps_pbh((__m512)v));
 }

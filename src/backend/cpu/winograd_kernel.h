@@ -14,8 +14,8 @@ enum { HELD = 24, HELD_OUTER = 16 };
 #else
 enum { HELD = 12, HELD_OUTER = 8 };
 #endif
-/* Tiles of a block: the fewer, the nearer their transforms; the more, the less often weights are read. Others brought nothing
- * where docs/performance.md measured. */
+/* Tiles of a block: the fewer, the nearer their transforms; the more, the less often weights are read. Others brought
+ * nothing where docs/performance.md measured. */
 enum { BLOCK_TILES = 48 };
 
 /* ---- blocks ---- */

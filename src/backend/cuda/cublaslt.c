@@ -1,9 +1,10 @@
-/* The family of matrix products, by cuBLASLt, with bias, relu, gelu and gradients of a bias as its epilogues. Where it has no
- * algorithm for one, it does the product alone, and a kernel of our own what is behind it.
+/* The family of matrix products, by cuBLASLt, with bias, relu, gelu and gradients of a bias as its epilogues. Where it
+ * has no algorithm for one, it does the product alone, and a kernel of our own what is behind it.
  *
- * cuBLASLt counts in columns: a row-major matrix [rows, columns] is its matrix of `columns` rows, leading dimension the row
- * stride. So each product is stated transposed: y = x w' becomes y' = w x'. f32 is computed in f32, and in TF32 only for
- * steps of that type; halves are summed in f32. Algorithms that add parts in whatever order they finish are left out.
+ * cuBLASLt counts in columns: a row-major matrix [rows, columns] is its matrix of `columns` rows, leading dimension the
+ * row stride. So each product is stated transposed: y = x w' becomes y' = w x'. f32 is computed in f32, and in TF32
+ * only for steps of that type; halves are summed in f32. Algorithms that add parts in whatever order they finish are
+ * left out.
  * Source: NVIDIA, cuBLAS documentation, "Using the cuBLASLt API". */
 #include "cublaslt.h"
 #include "backend/cards.h"
@@ -114,8 +115,8 @@ static bool is_absent(const twi_operand *o) { return o->shape.rank == 0; }
 
 static int64_t leading(const twi_operand *o) { return o->shape.dim[0] > 1 ? o->stride[0] : o->shape.dim[1]; }
 
-/* What cuBLASLt documents of the epilogue's own vector and matrix: the types are the result's, the vector has no gaps, rows of the
- * matrix are a multiple of 8 apart. */
+/* What cuBLASLt documents of the epilogue's own vector and matrix: the types are the result's, the vector has no gaps,
+ * rows of the matrix are a multiple of 8 apart. */
 static const char *refuse_epilogue(const product *p, const twi_call *call, cudaDataType_t result) {
     cudaDataType_t type = result;
     if (p->bias != NONE) {
@@ -151,8 +152,8 @@ static const char *refuse(const product *p, const twi_call *call) {
 
 /* ---- a prepared product ---- */
 
-/* Of what an epilogue reads or writes beside the result only the addresses are looked at, and while an algorithm is chosen only
- * how well they are aligned. */
+/* Of what an epilogue reads or writes beside the result only the addresses are looked at, and while an algorithm is
+ * chosen only how well they are aligned. */
 static tw_status set_addresses(twi_cuda_device *device, const product *p, cublasLtMatmulDesc_t operation,
                                const void *bias, const void *aux) {
     if (p->bias != NONE)
@@ -219,8 +220,8 @@ static tw_status limit(twi_cuda_device *device, cublasLtMatmulPreference_t prefe
     return TW_OK;
 }
 
-/* m->workspace_bytes: what is allowed becomes what is wanted. An epilogue that cuBLASLt will not hear of is no failure: there is
- * another way. */
+/* m->workspace_bytes: what is allowed becomes what is wanted. An epilogue that cuBLASLt will not hear of is no failure:
+ * there is another way. */
 static tw_status choose(twi_cuda_device *device, matmul *m, cublasLtMatmulPreference_t preference) {
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;

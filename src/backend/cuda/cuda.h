@@ -1,7 +1,8 @@
 /* The CUDA back end's inside: a device, and families of implementations asked in order.
  *
- * Everything here is built into libtalweg-cuda, which the library opens at run time (src/backend/cuda_plugin.c). A step is run
- * on the whole batch at once, by one launch or a few on the device's stream; a program is captured as a graph and launched. */
+ * Everything here is built into libtalweg-cuda, which the library opens at run time (src/backend/cuda_plugin.c). A step
+ * is run on the whole batch at once, by one launch or a few on the device's stream; a program is captured as a graph
+ * and launched. */
 #ifndef TWI_CUDA_CUDA_H
 #define TWI_CUDA_CUDA_H
 
@@ -80,7 +81,8 @@ tw_status twi_cuda_describe_planned(const tw_context *context, tw_device_info *o
 /* Notes in the context what the same plan may compute other bits on. cuda_describe.c */
 void twi_cuda_name_machine(const twi_cuda_device *device);
 
-/* ---- failures: cuda_error.c. Each status is checked; the text names the call, the vendor's own word for it and a remedy ---- */
+/* ---- failures: cuda_error.c. Each status is checked; the text names the call, the vendor's own word for it and a
+ * remedy ---- */
 
 /* Notes a failure after which the device is of no use, and answers with it. */
 tw_status twi_cuda_lost(twi_cuda_device *device, const char *cause);
@@ -89,7 +91,8 @@ tw_status twi_cuda_usable(const twi_cuda_device *device);
 /* What every call on the device begins with: makes it the calling thread's, which may have another's. */
 tw_status twi_cuda_enter(twi_cuda_device *device);
 
-/* TW_OK, or the status that fits: out of memory with what is held, a lost device (sticky) from then on in every call. */
+/* TW_OK, or the status that fits: out of memory with what is held, a lost device (sticky) from then on in every
+ * call. */
 tw_status twi_cuda_check(twi_cuda_device *device, cudaError_t error, const char *call);
 #define TWI_CUDA(device, call) TWI_TRY(twi_cuda_check(device, (call), #call))
 

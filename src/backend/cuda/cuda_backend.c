@@ -1,5 +1,5 @@
-/* CUDA as a back end: its table of functions and its device. Memory is in cuda_memory.c, copies in cuda_copy.c, choices in
- * cuda_choose.c, binding and running programs in cuda_program.c, the implementations in families of their own. */
+/* CUDA as a back end: its table of functions and its device. Memory is in cuda_memory.c, copies in cuda_copy.c, choices
+ * in cuda_choose.c, binding and running programs in cuda_program.c, the implementations in families of their own. */
 #include "cublaslt.h"
 #include "cuda_choose.h"
 #include "cuda_copy.h"

@@ -1,5 +1,5 @@
-/* The choice of implementations, and for how many workers: functions of the back ends' tables, of devices that are here and
- * that are described. */
+/* The choice of implementations, and for how many workers: functions of the back ends' tables, of devices that are here
+ * and that are described. */
 #ifndef TWI_CUDA_CHOOSE_H
 #define TWI_CUDA_CHOOSE_H
 

@@ -1,12 +1,14 @@
-/* Copies in stream order, and those of streamed inputs beside the runs, on a stream of their own. What comes in is first
- * copied to pinned memory, so that its owner has it back at once and the device fetches it when its turn comes: places of two
- * sizes, since the few numbers of a run must not wait for the data of the last. Reusing a place waits for its last copy. */
+/* Copies in stream order, and those of streamed inputs beside the runs, on a stream of their own. What comes in is
+ * first copied to pinned memory, so that its owner has it back at once and the device fetches it when its turn comes:
+ * places of two sizes, since the few numbers of a run must not wait for the data of the last. Reusing a place waits for
+ * its last copy. */
 #include "cuda_copy.h"
 #include "cuda_memory.h"
 
 #include <string.h>
 
-/* Two large places, so that one is filled while the other is read; as many small ones as runs can be in flight, and more. */
+/* Two large places, so that one is filled while the other is read; as many small ones as runs can be in flight, and
+ * more. */
 enum { LARGE = 0, SMALL = 1, KINDS = 2, PLACES_MAX = 16, SLOTS = 2, MARKS = TWI_IN_FLIGHT_MAX + 1 };
 
 static const struct {

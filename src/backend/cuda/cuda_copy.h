@@ -1,5 +1,5 @@
-/* What goes between the host and the device: data in through pinned memory without waiting for the runs under way, in their
- * order or beside them, results out behind them, and marks to wait for. Functions of the back end's table. */
+/* What goes between the host and the device: data in through pinned memory without waiting for the runs under way, in
+ * their order or beside them, results out behind them, and marks to wait for. Functions of the back end's table. */
 #ifndef TWI_CUDA_COPY_H
 #define TWI_CUDA_COPY_H
 
@@ -18,8 +18,8 @@ tw_status twi_cuda_fetch(tw_context *context, void *host, const void *from, size
 tw_status twi_cuda_mark(tw_context *context, int mark);
 tw_status twi_cuda_wait(tw_context *context, int mark);
 
-/* What a run owes to the slots of streamed inputs: its first step waits for those filled since the run before (begin), and it
- * is the one that takes them (end). */
+/* What a run owes to the slots of streamed inputs: its first step waits for those filled since the run before (begin),
+ * and it is the one that takes them (end). */
 tw_status twi_cuda_slots_begin(twi_cuda_device *device);
 tw_status twi_cuda_slots_end(twi_cuda_device *device);
 

@@ -1,5 +1,5 @@
-/* A card that is not here, as a back end: programs are built and planned for it with the choices that cuDNN makes for its
- * description; nothing runs, and no memory is taken for it. */
+/* A card that is not here, as a back end: programs are built and planned for it with the choices that cuDNN makes for
+ * its description; nothing runs, and no memory is taken for it. */
 #include "card_text.h"
 #include "cuda_choose.h"
 #include "cudnn.h"

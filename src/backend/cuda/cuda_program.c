@@ -1,5 +1,5 @@
-/* Binds a plan to device memory, captures what can be run of it as graphs, and launches them. One launch a run: the host
- * neither walks the steps nor waits between them. */
+/* Binds a plan to device memory, captures what can be run of it as graphs, and launches them. One launch a run: the
+ * host neither walks the steps nor waits between them. */
 #include "cuda_copy.h"
 #include "cuda_program.h"
 #include "nvtx.h"
@@ -100,7 +100,8 @@ static tw_status launch_steps(twi_cuda_device *device, const bound_program *prog
 
 /* ---- capturing ---- */
 
-/* What libraries load at their first call is allowed while capturing (relaxed); nothing of this context runs meanwhile. */
+/* What libraries load at their first call is allowed while capturing (relaxed); nothing of this context runs
+ * meanwhile. */
 static tw_status capture(twi_cuda_device *device, const bound_program *program, bound_part *part) {
     cudaGraph_t graph = NULL;
     TWI_CUDA(device, cudaStreamBeginCapture(device->stream, cudaStreamCaptureModeRelaxed));

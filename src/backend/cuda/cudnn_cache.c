@@ -1,4 +1,5 @@
-/* cuDNN's choices as the texts that base/choices keeps: "<engine> <knob>=<value> ...", for a device and its libraries. */
+/* cuDNN's choices as the texts that base/choices keeps: "<engine> <knob>=<value> ...", for a device and its
+ * libraries. */
 #include "cudnn.h"
 
 #ifdef TWI_HAVE_CUDNN

@@ -112,7 +112,8 @@ tw_status twi_dnn_time(const twi_dnn_plan *plan, const twi_dnn_problem *problem,
 
 /* ---- cudnn_cache.c ---- */
 
-/* What is remembered: in `folder` (as in base/choices.h) for this device and these libraries, from this process or an earlier one. */
+/* What is remembered: in `folder` (as in base/choices.h) for this device and these libraries, from this process or an
+ * earlier one. */
 tw_status twi_dnn_cache_open(twi_cuda_dnn *dnn, const char *folder);
 /* false: nothing is remembered under the key, or nothing that could be a choice. */
 bool twi_dnn_cache_find(const twi_cuda_dnn *dnn, const char *key, twi_dnn_choice *out);

@@ -14,11 +14,11 @@ typedef struct twk_launch {
     int processors;  /* multiprocessors of the device: may size grids, must not change results */
 } twk_launch;
 
-/* A call is the whole batch, or the whole range, at once (begin and end say nothing more), its pointers in device memory,
- * its attrs and shapes on the host. Operands have any strides (fast paths are taken where they fit); absent ones have data
- * NULL. TWI_REAL operands are f32, f16 or bf16, all of one call alike; TWI_ACC are float. Sums are in float. Outputs that
- * sum over chunks are written, not added to: call->first is true. `control` lies in device memory and is read, and where
- * the record says so changed, by kernels. */
+/* A call is the whole batch, or the whole range, at once (begin and end say nothing more), its pointers in device
+ * memory, its attrs and shapes on the host. Operands have any strides (fast paths are taken where they fit); absent
+ * ones have data NULL. TWI_REAL operands are f32, f16 or bf16, all of one call alike; TWI_ACC are float. Sums are in
+ * float. Outputs that sum over chunks are written, not added to: call->first is true. `control` lies in device memory
+ * and is read, and where the record says so changed, by kernels. */
 typedef struct twk_entry {
     const char *kernel;                                                 /* name of the kernel record: "relu.forward" */
     const char *(*refuse)(const twi_call *call);                        /* NULL: takes any call; else NULL or why not */

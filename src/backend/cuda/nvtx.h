@@ -1,5 +1,5 @@
-/* Named ranges for NVIDIA's profilers, where the build has TALWEG_NVTX; otherwise nothing. NVTX is headers alone: what takes
- * the ranges is brought by the profiler. */
+/* Named ranges for NVIDIA's profilers, where the build has TALWEG_NVTX; otherwise nothing. NVTX is headers alone: what
+ * takes the ranges is brought by the profiler. */
 #ifndef TWI_CUDA_NVTX_H
 #define TWI_CUDA_NVTX_H
 

@@ -43,10 +43,6 @@ static void tell(fitting *f, const char *what) {
     f->before = bytes;
 }
 
-static tw_status record(tw_program *program, tw_pass pass) {
-    return program->record ? twi_program_write_dump(program, pass) : TW_OK;
-}
-
 /* Back to what fusion left: implementations are given back, chunks and groups are open again. */
 static void forget_plan(tw_program *program) {
     tw_context *context = twi_program_context(program);
@@ -68,11 +64,11 @@ static tw_status plan_under(fitting *f, size_t workspace_limit) {
     program->workspace_limit = workspace_limit;
     TWI_TRY(f->scheduled ? twi_schedule_segments(program) : twi_pass_schedule(program));
     f->scheduled = true;
-    TWI_TRY(record(program, TW_PASS_SCHEDULE));
+    TWI_TRY(twi_program_record(program, TW_PASS_SCHEDULE));
     if (program->fuse) twi_pass_lanes(program);
     TWI_TRY(twi_pass_choose(program));
     twi_schedule_groups(program);
-    TWI_TRY(record(program, TW_PASS_CHOOSE));
+    TWI_TRY(twi_program_record(program, TW_PASS_CHOOSE));
     return twi_pass_memory_plan(program);
 }
 

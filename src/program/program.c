@@ -78,10 +78,6 @@ static tw_status get_staging(tw_program *program) {
     return twi_get(twi_program_context(program)->memory, &program->staging, bytes, 1, "staging");
 }
 
-static tw_status record(tw_program *program, tw_pass pass) {
-    return program->record ? twi_program_write_dump(program, pass) : TW_OK;
-}
-
 /* All that was planned, once it is known that the limit allows it. */
 static tw_status take_memory(tw_program *program, const tw_program_options *options) {
     twi_store *store = &program->model->store;
@@ -100,17 +96,17 @@ static tw_status take_memory(tw_program *program, const tw_program_options *opti
 
 static tw_status compile(tw_program *program, const tw_program_options *options) {
     TWI_TRY(twi_pass_lower(program, options));
-    TWI_TRY(record(program, TW_PASS_LOWER));
+    TWI_TRY(twi_program_record(program, TW_PASS_LOWER));
     TWI_TRY(twi_pass_precision(program, options));
     TWI_TRY(twi_pass_layout(program));
-    TWI_TRY(record(program, TW_PASS_LAYOUT));
+    TWI_TRY(twi_program_record(program, TW_PASS_LAYOUT));
     if (program->fuse && !program->train) TWI_TRY(twi_pass_fold(program));
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
     TWI_TRY(twi_pass_ranges(program));
     TWI_TRY(twi_pass_merge(program, options));
     TWI_TRY(twi_pass_sums(program));
     twi_pass_constants(program);
-    TWI_TRY(record(program, TW_PASS_FUSE));
+    TWI_TRY(twi_program_record(program, TW_PASS_FUSE));
     TWI_TRY(twi_program_plan(program, options));
     if (program->plan_only) return TW_OK;
     if (!twi_program_only_plans(program)) {

@@ -305,7 +305,8 @@ void twi_slots_advance(tw_program *program);
 /* timing.c: entries of a row of program->times. */
 size_t twi_program_times_row(const tw_program *program);
 
-tw_status twi_program_write_dump(tw_program *program, tw_pass pass);
+/* Keeps what a pass made as text, where the program's options ask for that. */
+tw_status twi_program_record(tw_program *program, tw_pass pass);
 /* lower_update.c: steps that sum gradients over a window and have the guard look at them, and those of the update. */
 tw_status twi_lower_gradients(tw_program *program);
 tw_status twi_lower_update(tw_program *program, const tw_optimizer_options *optimizer);

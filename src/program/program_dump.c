@@ -45,7 +45,7 @@ static void add_segment(const twi_segment *segment, int index, twi_text *text) {
     twi_text_add(text, "\n");
 }
 
-tw_status twi_program_write_dump(tw_program *program, tw_pass pass) {
+static tw_status write_dump(tw_program *program, tw_pass pass) {
     static const char *const names[] = {"lower", "layout", "fuse", "schedule", "choose", "memory"};
     twi_text text;
     char *taken, arena[TWI_QUANTITY_TEXT], worker[TWI_QUANTITY_TEXT];
@@ -72,8 +72,12 @@ tw_status twi_program_write_dump(tw_program *program, tw_pass pass) {
     return TW_OK;
 }
 
+tw_status twi_program_record(tw_program *program, tw_pass pass) {
+    return program->record ? write_dump(program, pass) : TW_OK;
+}
+
 const char *tw_program_dump(tw_program *program, tw_pass pass) {
     if (!program || (int)pass < 0 || (int)pass >= TWI_PASSES) return NULL;
-    if (!program->dump[pass] && (pass != TW_PASS_MEMORY || twi_program_write_dump(program, pass))) return NULL;
+    if (!program->dump[pass] && (pass != TW_PASS_MEMORY || write_dump(program, pass))) return NULL;
     return program->dump[pass];
 }

@@ -27,6 +27,9 @@ typedef float tw_real;
 #endif
 
 enum { TWI_MAX_OPERANDS = 12, TWI_DTYPE_DOUBLE = 0xff };
+/* Weights or sums that a core's second-level cache keeps while samples pass: larger ones come from further away every
+ * time they are gone through. */
+enum { TWI_CACHED_BYTES = 1 << 20 };
 
 typedef enum twi_access { TWI_READ, TWI_WRITE, TWI_UPDATE /* read and written in place: persistent state */ } twi_access;
 

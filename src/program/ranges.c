@@ -12,7 +12,6 @@
 #include "program.h"
 
 #define SHARED_WEIGHT_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */
-#define HEAVY_SUM_BYTES ((size_t)1 << 20)      /* sums that are smaller stay in caches */
 
 static int readers_of(const tw_program *program, int parameter) {
     int readers = 0;
@@ -50,7 +49,7 @@ static bool is_heavy(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
         if (step->operand[o] >= 0 && step->kernel->operand[o].access == TWI_READ)
             read += program->buffer[step->operand[o]].sample_bytes * samples;
-    return sums > HEAVY_SUM_BYTES && sums > read;
+    return sums > TWI_CACHED_BYTES && sums > read;
 }
 
 static bool is_worth_it(const tw_program *program, const twi_step *step) {

@@ -7,8 +7,7 @@
 
 enum {
     CHUNK_BYTES = 512 * 1024,        /* what one step of a chunk should touch: about an L2 cache */
-    HEAVY_BYTES = 1024 * 1024,       /* weights of a step that every chunk reads again from further away */
-    HEAVY_CHUNK_BYTES = 4096 * 1024, /* which chunks of up to this size make up for */
+    HEAVY_CHUNK_BYTES = 4096 * 1024, /* chunks of up to this size make up for weights beyond TWI_CACHED_BYTES */
     GROUPS_MAX = 8,                  /* partial sums kept apart, hence workers that can share a segment */
     GROUPS_MIN = 2,                  /* however large the sums */
     CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
@@ -120,7 +119,7 @@ static demands ask_steps(const tw_program *program, const twi_segment *segment) 
  * sizes near that, one that leaves no shorter last chunk, since that doubles what is to be prepared. */
 static int64_t chunk_size(const demands *d) {
     int64_t fits = (int64_t)(CHUNK_BYTES / d->touched), shared = (d->samples + CHUNKS_WANTED - 1) / CHUNKS_WANTED;
-    if (d->whole > HEAVY_BYTES) {
+    if (d->whole > TWI_CACHED_BYTES) {
         const size_t bytes = d->whole < HEAVY_CHUNK_BYTES ? d->whole : HEAVY_CHUNK_BYTES;
         fits = larger(fits, smaller((int64_t)(bytes / d->touched), d->samples / GROUPS_MAX));
     }

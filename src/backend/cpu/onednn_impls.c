@@ -53,13 +53,13 @@ static const char *refuse_bf16(const twi_call *call, twi_isa isa) {
 
 /* Weights of more than the second-level cache, read for fewer pixels than fill blocks of registers: putting them into
  * the layout of oneDNN costs more than it saves, but for the gradient of the input, which reads them across. */
-enum { HEAVY_WEIGHTS = 1 << 20, FEW_PIXELS = 128 };
+enum { FEW_PIXELS = 128 };
 
 static bool is_all_weights(const conv_kind *kind, const twi_call *call) {
     const int64_t *w = call->operand[kind->operand[TWI_ONEDNN_W]].shape.dim;
     const int64_t *y = call->operand[kind->operand[TWI_ONEDNN_Y]].shape.dim;
     const double bytes = (double)w[0] * (double)w[1] * (double)w[2] * (double)w[3] * sizeof(float);
-    return kind->direction != TWI_ONEDNN_BACKWARD_DATA && bytes > HEAVY_WEIGHTS && y[0] * y[2] * y[3] < FEW_PIXELS;
+    return kind->direction != TWI_ONEDNN_BACKWARD_DATA && bytes > TWI_CACHED_BYTES && y[0] * y[2] * y[3] < FEW_PIXELS;
 }
 
 /* oneDNN's vectors hold channels of what is written: with fewer, or a part of a vector left empty, others are

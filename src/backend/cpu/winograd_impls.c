@@ -25,9 +25,9 @@ static int tile_of(const twi_conv_shape *s, tw_dtype dtype) {
     return dtype == TW_F32 || tiled(s->out_h, 4) * tiled(s->out_w, 4) > 2 * s->out_h * s->out_w ? 2 : 4;
 }
 
-/* What transformed weights may take to stay in the second-level cache, and how many tiles of a call are worth reading
- * larger ones for, up to a most: beyond, memory sets the pace, and plain weights are smaller. */
-enum { CACHED_WEIGHTS = 1 << 20, MOST_WEIGHTS = 8 << 20, WORTHWHILE_TILES = 48 };
+/* How many tiles of a call are worth reading transformed weights for that the cache does not keep, up to a most:
+ * beyond, memory sets the pace, and plain weights are smaller. */
+enum { MOST_WEIGHTS = 8 << 20, WORTHWHILE_TILES = 48 };
 
 static bool is_bound_by_weights(const twi_winograd_shape *shape) {
     const twi_conv_shape *s = &shape->conv;
@@ -35,7 +35,7 @@ static bool is_bound_by_weights(const twi_winograd_shape *shape) {
         (double)s->in_c * (double)s->out_c * (double)twi_winograd_points(shape->tile) * sizeof(float);
     const int64_t rows = tiled(s->out_h, shape->tile) / shape->tile,
                   columns = tiled(s->out_w, shape->tile) / shape->tile;
-    return weights > MOST_WEIGHTS || (weights > CACHED_WEIGHTS && s->samples * rows * columns < WORTHWHILE_TILES);
+    return weights > MOST_WEIGHTS || (weights > TWI_CACHED_BYTES && s->samples * rows * columns < WORTHWHILE_TILES);
 }
 
 static twi_winograd_shape shape_of(const roles *r, const twi_call *call) {

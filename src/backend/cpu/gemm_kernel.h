@@ -229,7 +229,7 @@ typedef struct left_matrix {
 
 /* Elements i and on of a matrix of this type. */
 VEC_INLINE const void *elements(const void *matrix, int64_t i, tw_dtype dtype) {
-    return (const unsigned char *)matrix + i * (dtype == TW_F32 ? 4 : 2);
+    return (const unsigned char *)matrix + i * bytes_of(dtype);
 }
 VEC_INLINE float element(const void *matrix, int64_t i, tw_dtype dtype) {
     if (dtype == TW_F32) return ((const float *)matrix)[i];
@@ -239,10 +239,6 @@ VEC_INLINE float element(const void *matrix, int64_t i, tw_dtype dtype) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
-}
-VEC_INLINE vec vector_of(const void *matrix, int64_t i, tw_dtype dtype) {
-    if (dtype == TW_F32) return vec_load((const float *)matrix + i);
-    return vec_from_half((const uint16_t *)matrix + i, dtype == TW_BF16);
 }
 
 /* Copies rows of a block into working order: tile after tile, for every k the tile's rows side by side. */
@@ -261,7 +257,7 @@ VEC_INLINE void pack_b(int64_t k, int64_t columns, const void *b, int64_t b_row,
     for (int64_t t = 0; t < k; t++, b = elements(b, b_row, dtype), to += PANEL) {
         if (columns == PANEL) {
             VEC_UNROLL
-            for (int j = 0; j < PANEL; j += VEC_WIDTH) vec_store(to + j, vector_of(b, j, dtype));
+            for (int j = 0; j < PANEL; j += VEC_WIDTH) vec_store(to + j, load_real(dtype, elements(b, j, dtype)));
         } else {
             for (int64_t j = 0; j < PANEL; j++) to[j] = j < columns ? element(b, j, dtype) : 0;
         }

@@ -83,6 +83,18 @@ VEC_INLINE void vec_to_half(uint16_t *p, vec v, bool bf16) {
         vec_to_f16(p, v);
 }
 
+/* Numbers of any type: the bytes of one, and vectors of them. */
+VEC_INLINE int64_t bytes_of(const tw_dtype dtype) { return dtype == TW_F32 ? 4 : 2; }
+VEC_INLINE vec load_real(const tw_dtype dtype, const void *from) {
+    return dtype == TW_F32 ? vec_load(from) : vec_from_half(from, dtype == TW_BF16);
+}
+VEC_INLINE void store_real(const tw_dtype dtype, void *to, vec v) {
+    if (dtype == TW_F32)
+        vec_store(to, v);
+    else
+        vec_to_half(to, v, dtype == TW_BF16);
+}
+
 /* The first n <= VEC_WIDTH halves, then zeros; and stores as many. */
 VEC_INLINE vec vec_from_halves(const uint16_t *p, bool bf16, int n) {
     uint16_t part[VEC_WIDTH] = {0};

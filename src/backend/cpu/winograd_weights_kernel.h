@@ -13,18 +13,7 @@
  * fewer are left, so many. */
 enum { WINOGRAD_PANEL = 2 * VEC_WIDTH };
 
-/* ---- numbers of any type ---- */
-
-VEC_INLINE int64_t bytes_of(const tw_dtype dtype) { return dtype == TW_F32 ? 4 : 2; }
-VEC_INLINE vec load_real(const tw_dtype dtype, const void *from) {
-    return dtype == TW_F32 ? vec_load(from) : vec_from_half(from, dtype == TW_BF16);
-}
-VEC_INLINE void store_real(const tw_dtype dtype, void *to, vec v) {
-    if (dtype == TW_F32)
-        vec_store(to, v);
-    else
-        vec_to_half(to, v, dtype == TW_BF16);
-}
+/* ---- four rows turned ---- */
 
 /* Stores the quads of a vector `distance` numbers apart. */
 VEC_INLINE void store_quads(const tw_dtype dtype, void *to, int64_t distance, vec v) {

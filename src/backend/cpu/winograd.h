@@ -24,16 +24,16 @@ static inline size_t twi_winograd_points(int tile) { return (size_t)(tile + 2) *
 typedef struct twi_winograd_shape {
     twi_conv_shape conv; /* the one that is done: of dy, where the gradient of the input is asked for */
     int tile;            /* m: 2 or 4 */
-    tw_dtype dtype;      /* of images and bias: f32, bf16, f16 */
+    tw_dtype dtype;      /* of images, weights and bias: f32, bf16, f16 */
 } twi_winograd_shape;
 
 typedef struct twi_winograd {
     int64_t width; /* channels in a vector: in_c and out_c are multiples of it */
     /* Bytes of scratch for `convolve` and `backward_weights`. */
     tw_status (*scratch)(const twi_winograd_shape *shape, size_t *bytes);
-    /* to[points * in_c * out_c] = weights w, of the type `stored`, for this shape; backward: w is that of the
-     * convolution whose input's gradient this is. */
-    void (*weights)(const twi_winograd_shape *shape, const void *w, tw_dtype stored, bool backward, float *to);
+    /* to[points * in_c * out_c] = weights w for this shape; backward: w is that of the convolution whose input's
+     * gradient this is. */
+    void (*weights)(const twi_winograd_shape *shape, const void *w, bool backward, float *to);
     /* y = x * weights [+ bias], [relu]; bias may be NULL. */
     void (*convolve)(const twi_winograd_shape *shape, const void *x, const float *weights, const void *bias, bool relu,
                      void *y, float *scratch);

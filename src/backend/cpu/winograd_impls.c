@@ -87,7 +87,7 @@ static tw_status prepare(const roles *r, twi_cpu_site *site, const twi_call *cal
 
 static void begin(const roles *r, const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_winograd_shape shape = shape_of(r, call);
-    loops_of(site)->weights(&shape, call->operand[r->w].data, shape.dtype, r->backward_data, workspace->shared);
+    loops_of(site)->weights(&shape, call->operand[r->w].data, r->backward_data, workspace->shared);
 }
 
 static void run(const roles *r, const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {

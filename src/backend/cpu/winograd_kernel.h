@@ -363,8 +363,8 @@ VEC_INLINE void backward_weights_as(const int m, const tw_dtype dtype, const twi
     else                                                    \
         done(2, TW_F16, __VA_ARGS__)
 
-static void weights(const twi_winograd_shape *shape, const void *w, tw_dtype stored, bool backward, float *to) {
-    AS(weights_as, shape->tile, stored, &shape->conv, w, backward, to);
+static void weights(const twi_winograd_shape *shape, const void *w, bool backward, float *to) {
+    AS(weights_as, shape->tile, shape->dtype, &shape->conv, w, backward, to);
 }
 static void convolve(const twi_winograd_shape *shape, const void *x, const float *u, const void *bias, bool relu,
                      void *y, float *scratch_floats) {

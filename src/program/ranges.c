@@ -9,21 +9,17 @@
  * Gradients: by samples, every group of chunks keeps sums of its own, which are added up in the end. Weights that are
  * larger than all that they are summed from, as in the last layers of networks for images, then go through memory many
  * times. By ranges every part is summed over the whole batch, and written once. */
-#include "program.h"
+#include "patterns.h"
 
 #define SHARED_WEIGHT_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */
 
-static int readers_of(const tw_program *program, int parameter) {
+/* Of a weight as it is and of its halves. */
+static int count_readers(const tw_program *program, int weight) {
+    const int halves = program->buffer[weight].twin;
     int readers = 0;
-    for (int i = 0; i < program->step_count; i++) {
-        const twi_step *step = &program->step[i];
-        for (int o = 0; o < step->kernel->operand_count; o++) {
-            const twi_buffer *buffer =
-                step->operand[o] < 0 ? NULL : &program->buffer[twi_program_root(program, step->operand[o])];
-            readers += buffer && buffer->parameter == parameter && step->kernel->operand[o].access == TWI_READ &&
-                       (buffer->source == TWI_SOURCE_VALUES || buffer->source == TWI_SOURCE_HALF_VALUES);
-        }
-    }
+    for (int i = 0; i < program->step_count; i++)
+        readers += twi_count_reads(program, &program->step[i], weight) +
+                   (halves < 0 ? 0 : twi_count_reads(program, &program->step[i], halves));
     return readers;
 }
 
@@ -36,9 +32,10 @@ static bool reads_only_inputs(const tw_program *program, const twi_step *step) {
 }
 
 static bool keeps_rows_in_place(const tw_program *program, const twi_step *step) {
-    const twi_buffer *weight = &program->buffer[twi_program_root(program, step->operand[step->kernel->range_of])];
+    const int root = twi_program_root(program, step->operand[step->kernel->range_of]);
+    const twi_buffer *weight = &program->buffer[root];
     return weight->source == TWI_SOURCE_VALUES && weight->bytes >= SHARED_WEIGHT_BYTES &&
-           readers_of(program, weight->parameter) == 1 && reads_only_inputs(program, step);
+           count_readers(program, root) == 1 && reads_only_inputs(program, step);
 }
 
 /* Is the sum larger than all that it is made from? */

@@ -1,4 +1,4 @@
-/* Keeping within memory, as fit does it: room.c. */
+/* Keeping within memory, as fit does it: room.c, and room_left.c for what there is. */
 #ifndef TWI_TRAINER_ROOM_H
 #define TWI_TRAINER_ROOM_H
 
@@ -14,6 +14,10 @@ typedef struct twi_room {
 /* Bytes of the device that sets can still take, within the trainer's limit, the context's cap and what is free, beside
  * what is kept for sets that are going to be there for certain; SIZE_MAX: nobody says. */
 size_t twi_room_left(const tw_trainer *trainer);
+/* The smaller of a limit (0: none) and what the model and sets may take in all, so that it is there; 0: neither. */
+size_t twi_room_limit(const tw_trainer *trainer, size_t limit);
+/* Once there are programs: is there room to write checkpoints, where fit does? Errors: OUT_OF_MEMORY. */
+tw_status twi_room_check_saving(const tw_trainer *trainer);
 /* Begins to try what may fail for want of memory. */
 void twi_room_try(tw_trainer *trainer);
 /* After such a failure: is it the user's? What was planned within a limit that the options name was refused all the

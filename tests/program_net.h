@@ -13,8 +13,9 @@ typedef struct net {
     tw_loss loss;
 } net;
 
-static inline void open_net(net *n, tw_value *(*build)(tw_model *, tw_value *), int channels, int side) {
-    CHECK_OK(tw_context_create(&n->context, check_device_or_cpu(), TW_OPTIONS(context, .threads = 2)));
+static inline void open_net_on(net *n, const char *device, int threads, tw_value *(*build)(tw_model *, tw_value *),
+                               int channels, int side) {
+    CHECK_OK(tw_context_create(&n->context, device, TW_OPTIONS(context, .threads = threads)));
     CHECK_OK(tw_model_create(&n->model, n->context));
     n->x = tw_input(n->model, channels, side, side);
     n->labels = tw_input_labels(n->model, NULL);
@@ -23,7 +24,13 @@ static inline void open_net(net *n, tw_value *(*build)(tw_model *, tw_value *), 
     CHECK_OK(tw_model_build(n->model, n->logits, TW_OPTIONS(model, .seed = 1)));
 }
 
+static inline void open_net(net *n, tw_value *(*build)(tw_model *, tw_value *), int channels, int side) {
+    open_net_on(n, check_device_or_cpu(), 2, build, channels, side);
+}
+
+/* With the programs that are left. */
 static inline void close_net(net *n) {
+    while (n->model->programs) tw_program_destroy(n->model->programs);
     tw_model_destroy(n->model);
     tw_context_destroy(n->context);
 }

@@ -6,33 +6,12 @@
 
 enum { BATCH = 37, CLASSES = 10, SIDE = 9, PIXELS = SIDE * SIDE, HIDDEN = 53, STEPS = 4, PARAMETERS = 6 };
 
-typedef struct setting {
-    tw_context *context;
-    tw_model *model;
-    tw_value *x, *labels, *logits;
-    tw_loss loss;
-    tw_program *program[4]; /* all that it made, to be destroyed with it */
-    int programs;
-} setting;
-
-/* fc1 and fc2 have a relu behind them, which takes the gradient of their bias; fc3 makes that of its bias with its weight's. */
-static void open_setting(setting *s, int threads) {
-    s->programs = 0;
-    CHECK_OK(tw_context_create(&s->context, check_device_or_cpu(), TW_OPTIONS(context, .threads = threads)));
-    CHECK_OK(tw_model_create(&s->model, s->context));
-    s->x = tw_input(s->model, 1, SIDE, SIDE);
-    tw_value *hidden = tw_relu(s->model, tw_dense(s->model, s->x, HIDDEN, NULL));
-    hidden = tw_relu(s->model, tw_dense(s->model, hidden, HIDDEN, NULL));
-    s->logits = tw_dense(s->model, hidden, CLASSES, NULL);
-    s->labels = tw_input_labels(s->model, NULL);
-    s->loss = (tw_loss){tw_cross_entropy(s->model, s->logits, s->labels, NULL), 1};
-    CHECK_OK(tw_model_build(s->model, s->logits, TW_OPTIONS(model, .seed = 3)));
-}
-
-static void close_setting(setting *s) {
-    for (int i = 0; i < s->programs; i++) tw_program_destroy(s->program[i]);
-    tw_model_destroy(s->model);
-    tw_context_destroy(s->context);
+/* fc1 and fc2 have a relu behind them, which takes the gradient of their bias; fc3 makes that of its bias with its
+ * weight's. */
+static tw_value *layers(tw_model *model, tw_value *x) {
+    tw_value *hidden = tw_relu(model, tw_dense(model, x, HIDDEN, NULL));
+    hidden = tw_relu(model, tw_dense(model, hidden, HIDDEN, NULL));
+    return tw_dense(model, hidden, CLASSES, NULL);
 }
 
 /* What differs from a program whose gradients go into the weights. */
@@ -42,15 +21,15 @@ typedef struct difference {
     const char *reason;
 } difference;
 
-static tw_program *program_with(setting *s, const tw_program_options *given, const tw_optimizer_options *optimizer) {
+static tw_program *program_with(net *n, const tw_program_options *given, const tw_optimizer_options *optimizer) {
     tw_program_options options = *given;
     tw_program *program;
     options.train = true;
-    options.losses = &s->loss;
+    options.losses = &n->loss;
     options.loss_count = 1;
     options.optimizer = optimizer;
-    CHECK_OK(tw_program_create(&program, s->model, BATCH, &options));
-    return s->program[s->programs++] = program;
+    CHECK_OK(tw_program_create(&program, n->model, BATCH, &options));
+    return program;
 }
 
 static tw_optimizer_options momentum_sgd(void) {
@@ -61,14 +40,14 @@ static tw_optimizer_options momentum_sgd(void) {
     return sgd;
 }
 
-static void run(setting *s, tw_program *program, int step, int label) {
+static void run(net *n, tw_program *program, int step, int label) {
     static float images[BATCH * PIXELS];
     int32_t labels[BATCH];
     for (int i = 0; i < BATCH * PIXELS; i++) images[i] = (float)((i * 37 + step * 11) % 101) / 50 - 1;
     for (int i = 0; i < BATCH; i++) labels[i] = (i + step) % CLASSES;
     labels[BATCH - 1] = label;
-    CHECK_OK(tw_program_write(program, s->x, TW_F32, images, BATCH * PIXELS));
-    CHECK_OK(tw_program_write(program, s->labels, TW_I32, labels, BATCH));
+    CHECK_OK(tw_program_write(program, n->x, TW_F32, images, BATCH * PIXELS));
+    CHECK_OK(tw_program_write(program, n->labels, TW_I32, labels, BATCH));
     if (label < CLASSES)
         CHECK_OK(tw_program_run(program));
     else
@@ -88,13 +67,13 @@ static int count_merged(const tw_program *program, const char **reason) {
     return merged;
 }
 
-static void read_weights(setting *s, float *weights, int *count) {
+static void read_weights(net *n, float *weights, int *count) {
     static const char *const names[PARAMETERS] = {"fc1.weight", "fc1.bias",   "fc2.weight",
                                                   "fc2.bias",   "fc3.weight", "fc3.bias"};
     static const int counts[PARAMETERS] = {HIDDEN * PIXELS, HIDDEN, HIDDEN * HIDDEN, HIDDEN, CLASSES * HIDDEN, CLASSES};
     *count = 0;
     for (int i = 0; i < PARAMETERS; i++) {
-        CHECK_OK(tw_parameter_read(s->model, names[i], weights + *count, counts[i]));
+        CHECK_OK(tw_parameter_read(n->model, names[i], weights + *count, counts[i]));
         *count += counts[i];
     }
 }
@@ -112,27 +91,27 @@ static void weights_are_those_of_steps_apart(void **state) {
             int count = 0;
             double bytes[2];
             for (int ignore = 0; ignore < 2; ignore++) {
-                setting s;
-                open_setting(&s, threads);
+                net n;
+                open_net_on(&n, check_device_or_cpu(), threads, layers, 1, SIDE);
                 tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
                 options.on_non_finite = ignore ? TW_NON_FINITE_IGNORE : TW_NON_FINITE_STOP;
-                tw_program *program = program_with(&s, &options, &sgd);
+                tw_program *program = program_with(&n, &options, &sgd);
                 const char *reason;
                 assert_int_equal(count_merged(program, &reason), ignore ? 2 : 0);
                 bytes[ignore] = tw_program_get_stats(program).bytes;
                 if (ignore) assert_null(reason);
-                for (int i = 0; i < STEPS; i++) run(&s, program, i, 0);
-                assert_int_equal(tw_model_get_updates(s.model), STEPS);
-                read_weights(&s, ignore ? merged : apart, &count);
+                for (int i = 0; i < STEPS; i++) run(&n, program, i, 0);
+                assert_int_equal(tw_model_get_updates(n.model), STEPS);
+                read_weights(&n, ignore ? merged : apart, &count);
                 if (ignore) {
-                    run(&s, program, 0, CLASSES); /* a label that is none: nothing changes */
-                    read_weights(&s, merged, &count);
+                    run(&n, program, 0, CLASSES); /* a label that is none: nothing changes */
+                    read_weights(&n, merged, &count);
                     CHECK_FAILS(tw_program_run_gradients(program), TW_ERROR_STATE, "TW_NON_FINITE_IGNORE");
                     CHECK_FAILS(
                         tw_program_read_parameter_gradient(program, "fc1.weight", merged + count, HIDDEN * PIXELS),
                         TW_ERROR_STATE, "name it in the program's gradients");
                 }
-                close_setting(&s);
+                close_net(&n);
             }
             assert_memory_equal(apart, merged, (size_t)count * sizeof *apart);
             /* Two weights' gradients are neither written nor read, and nobody looks at any; parameters begin at whole vectors. */
@@ -166,16 +145,16 @@ static void what_stands_against_it_is_said(void **state) {
     differences[6].optimizer.momentum = 0;
     differences[7].options.recompute = TW_RECOMPUTE_BLOCKS;
     for (int i = 0; i < COUNT; i++) {
-        setting s;
-        open_setting(&s, 1);
+        net n;
+        open_net_on(&n, check_device_or_cpu(), 1, layers, 1, SIDE);
         const char *reason;
-        const int merged = count_merged(program_with(&s, &differences[i].options, &differences[i].optimizer), &reason);
+        const int merged = count_merged(program_with(&n, &differences[i].options, &differences[i].optimizer), &reason);
         assert_int_equal(merged, differences[i].reason ? 0 : 2);
         if (!differences[i].reason)
             assert_null(reason);
         else if (!reason || !strstr(reason, differences[i].reason))
             fail_msg("the reason is '%s', expected '%s'", reason ? reason : "none", differences[i].reason);
-        close_setting(&s);
+        close_net(&n);
     }
 }
 
@@ -186,20 +165,20 @@ static void a_gradient_that_is_kept_stays(void **state) {
     static float kept[HIDDEN * PIXELS], apart[HIDDEN * PIXELS];
     const tw_optimizer_options sgd = momentum_sgd();
     for (int ignore = 0; ignore < 2; ignore++) {
-        setting s;
-        open_setting(&s, 2);
-        tw_value *gradients[] = {tw_model_find(s.model, "fc1.weight")};
+        net n;
+        open_net_on(&n, check_device_or_cpu(), 2, layers, 1, SIDE);
+        tw_value *gradients[] = {tw_model_find(n.model, "fc1.weight")};
         tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
         options.on_non_finite = ignore ? TW_NON_FINITE_IGNORE : TW_NON_FINITE_STOP;
         options.gradients = gradients;
         options.gradient_count = 1;
-        tw_program *program = program_with(&s, &options, &sgd);
+        tw_program *program = program_with(&n, &options, &sgd);
         const char *reason;
         assert_int_equal(count_merged(program, &reason), ignore);
         if (ignore) assert_non_null(strstr(reason, "kept to be read"));
-        run(&s, program, 0, 0);
+        run(&n, program, 0, 0);
         CHECK_OK(tw_program_read_parameter_gradient(program, "fc1.weight", ignore ? kept : apart, HIDDEN * PIXELS));
-        close_setting(&s);
+        close_net(&n);
     }
     assert_memory_equal(kept, apart, sizeof kept);
 }
@@ -207,30 +186,30 @@ static void a_gradient_that_is_kept_stays(void **state) {
 /* On every device: updates are made whatever the gradients are, and what needs somebody to look is refused. */
 static void without_a_guard_nobody_looks(void **state) {
     (void)state;
-    setting s;
-    open_setting(&s, 1);
+    net n;
+    open_net_on(&n, check_device_or_cpu(), 1, layers, 1, SIDE);
     tw_optimizer_options sgd = momentum_sgd();
     tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
     options.on_non_finite = TW_NON_FINITE_IGNORE;
-    tw_program *program = program_with(&s, &options, &sgd), *refused;
+    tw_program *program = program_with(&n, &options, &sgd), *refused;
     for (int i = 0; i < tw_program_get_stats(program).steps; i++) {
         tw_step_info step = TW_STEP_INFO_INIT;
         CHECK_OK(tw_program_get_step(program, i, &step));
         assert_string_not_equal(step.kernel, "guard.measure");
     }
-    run(&s, program, 0, 0);
-    assert_int_equal(tw_model_get_updates(s.model), 1);
-    assert_true(tw_model_get_guard(s.model).gradient_norm == 0);
+    run(&n, program, 0, 0);
+    assert_int_equal(tw_model_get_updates(n.model), 1);
+    assert_true(tw_model_get_guard(n.model).gradient_norm == 0);
     options.train = true;
-    options.losses = &s.loss;
+    options.losses = &n.loss;
     options.loss_count = 1;
     options.optimizer = &sgd;
     sgd.clip_norm = 1;
-    CHECK_FAILS(tw_program_create(&refused, s.model, BATCH, &options), TW_ERROR_ARGUMENT, "clip_norm");
+    CHECK_FAILS(tw_program_create(&refused, n.model, BATCH, &options), TW_ERROR_ARGUMENT, "clip_norm");
     sgd.clip_norm = 0;
     options.loss_scaling = &(tw_loss_scaling){0};
-    CHECK_FAILS(tw_program_create(&refused, s.model, BATCH, &options), TW_ERROR_ARGUMENT, "loss scaling");
-    close_setting(&s);
+    CHECK_FAILS(tw_program_create(&refused, n.model, BATCH, &options), TW_ERROR_ARGUMENT, "loss scaling");
+    close_net(&n);
 }
 
 int main(void) {

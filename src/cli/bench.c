@@ -194,7 +194,7 @@ static const char *take(int option, const char *value, twi_bench_settings *set) 
     switch (option) {
     case 'm':
         set->workload = twi_workload_find(value);
-        return set->workload ? NULL : "--model is none of mlp, lenet, resnet20, resnet18 and resnet50";
+        return set->workload ? NULL : "--model is none of " TWI_WORKLOAD_NAMES;
     case 'b':
         if (!twi_cli_read_whole(value, 1, 1 << 20, &number)) return "--batch is not a whole number from 1 to 1048576";
         set->batch = (int)number;

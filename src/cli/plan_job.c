@@ -23,7 +23,7 @@ static tw_status open_model(twi_planned *p, const twi_job *job) {
     if (network) return build(p, job, network);
     const tw_status status = tw_model_open(&p->net, p->context, job->model, NULL);
     if (status && access(job->model, F_OK))
-        fprintf(stderr, "talweg plan: networks by name are mlp, lenet, resnet20, resnet18 and resnet50\n");
+        fprintf(stderr, "talweg plan: networks by name are " TWI_WORKLOAD_NAMES "\n");
     return status;
 }
 

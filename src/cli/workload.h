@@ -13,6 +13,8 @@ typedef struct twi_workload {
     int classes;
 } twi_workload;
 
+/* The names of all, for messages. */
+#define TWI_WORKLOAD_NAMES "mlp, lenet, resnet20, resnet18 and resnet50"
 /* NULL: there is none of that name. */
 const twi_workload *twi_workload_find(const char *name);
 /* Pixels of an image. */

@@ -4,15 +4,19 @@
 
 namespace {
 
-/* ---- gradient ---- */
-
-struct from_window : twk_functor<1, 1> { /* in: gradient, sum */
+/* What looks at which batch of its window the run is. */
+template <int REALS, int FLOATS> struct of_window : twk_functor<REALS, FLOATS> {
     const twi_control *control;
-    bool first; /* batch of its window */
+    bool first;
     __device__ bool begin() {
         first = control->micro == 0;
         return true;
     }
+};
+
+/* ---- gradient ---- */
+
+struct add_to_sum : of_window<1, 1> { /* in: gradient, sum */
     __device__ float operator()(const float *in, twk_aside &) const { return (first ? 0 : in[1]) + in[0]; }
 };
 
@@ -25,9 +29,9 @@ struct clear : twk_functor<1, 0> {
 template <class T> cudaError_t add(const twi_call *call, const twk_launch *launch, const twi_operand *gradient) {
     const twi_operand *sum = &call->operand[0];
     const twk_input in[] = {twk_input_of(gradient), twk_input_of(sum)};
-    from_window f = {};
+    add_to_sum f = {};
     f.control = call->control;
-    return twk_pointwise<T, from_window, float>(launch, f, in, sum);
+    return twk_pointwise<T, add_to_sum, float>(launch, f, in, sum);
 }
 
 template <class T> cudaError_t run_gradient(const twi_call *call, const twk_launch *launch) {
@@ -42,13 +46,7 @@ template <class T> cudaError_t run_gradient(const twi_call *call, const twk_laun
 
 /* ---- resume ---- */
 
-struct resume : twk_functor<2, 0> { /* in: values, shadow */
-    const twi_control *control;
-    bool first; /* batch of its window */
-    __device__ bool begin() {
-        first = control->micro == 0;
-        return true;
-    }
+struct resume : of_window<2, 0> { /* in: values, shadow */
     __device__ float operator()(const float *in, twk_aside &) const { return first ? in[0] : in[1]; }
 };
 

@@ -1,6 +1,7 @@
 /* Sums of gradients over a window of batches: every gradient of a parameter is added to the parameter's sum as soon as it is
  * whole, and its memory is then free for others. So an accumulating program has the flat array of sums, and none of gradients. */
 #include "program.h"
+#include "patterns.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +79,7 @@ static int by_place(const void *a, const void *b) {
 
 /* What a sum takes; negative: nothing. */
 static int taken_by(const twi_step *step) {
-    if (strcmp(step->kernel->name, kernel_name) != 0) return TWI_NO_REF;
+    if (!twi_is_kernel(step, kernel_name)) return TWI_NO_REF;
     return step->operand[step->operand[1] >= 0 ? 1 : 2];
 }
 

@@ -9,7 +9,7 @@
 enum { COUNT = 2 * TWI_UPDATE_BLOCK + 1003, BLOCKS = 3 };
 
 static void measure(twi_isa isa, float *gradients, float *blocks) {
-    const twi_update_segment segment = {0, COUNT, 0, false};
+    const twi_update_segment segment = {0, COUNT, 0, false, 0};
     const twi_update_attrs attrs = {.segment_count = 1, .segment = &segment};
     twi_call call = {.attrs = &attrs, .begin = 0, .end = BLOCKS};
     impl_rows(&call, 0, TWI_ACC, 1, COUNT, gradients);

@@ -331,7 +331,8 @@ static void softmax_is_accurate(void **state) {
 
 /* ---- updates ---- */
 
-static const twi_update_segment segments[] = {{2, 30, 0.1f, false}, {30, 31, 0, false}, {40, 61, 0.01f, false}};
+static const twi_update_segment segments[] = {
+    {2, 30, 0.1f, false, 0}, {30, 31, 0, false, 0}, {40, 61, 0.01f, false, 0}};
 enum { ELEMENTS = 64 };
 
 static void sgd(void **state) {

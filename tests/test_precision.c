@@ -294,14 +294,14 @@ static void dumps_tell_types(void **state) {
     (void)state;
     net n;
     open_net(&n, lenet5, 1, 28);
-    tw_program *program = make_in(&n, 8, true, TW_PRECISION_F16, NULL, 0);
+    tw_program *program = make_in(&n, 32, true, TW_PRECISION_F16, NULL, 0);
     const char *dump = tw_program_dump(program, TW_PASS_MEMORY);
-    assert_non_null(strstr(dump, "batch 8, train, f16, "));
+    assert_non_null(strstr(dump, "batch 32, train, f16, "));
     assert_non_null(strstr(dump, "w=conv1.weight[6, 1, 5, 5]:f16 "));
     assert_non_null(strstr(dump, "<->param=parameters[61760] "));
     assert_non_null(strstr(dump, "<->param_half=parameters in half precision[61760]:f16"));
     tw_program_stats half = tw_program_get_stats(program);
-    tw_program *f32 = make_in(&n, 8, true, TW_PRECISION_F32, NULL, 0);
+    tw_program *f32 = make_in(&n, 32, true, TW_PRECISION_F32, NULL, 0);
     tw_program_stats full = tw_program_get_stats(f32);
     assert_true(half.bytes < full.bytes);
     assert_int_equal(half.parameter_bytes, full.parameter_bytes + 61760 * 2);

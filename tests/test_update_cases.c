@@ -17,7 +17,7 @@ static void sgd_momentum_convention(void **state) {
     (void)state;
     static const double rates[] = {0.1, 0.1, 0.01, 0.01};
     static const double expected[2][4] = {{-0.1, -0.29, -0.3171, -0.35149}, {-0.19, -0.461, -0.49539, -0.536341}};
-    const twi_update_segment all = {0, 1, 0, false};
+    const twi_update_segment all = {0, 1, 0, false, 0};
     for (int nesterov = 0; nesterov < 2; nesterov++) {
         const twi_update_attrs attrs = {.segment_count = 1, .segment = &all, .momentum = 0.9f, .nesterov = nesterov};
         float w = 0, buffer = 0;
@@ -33,7 +33,7 @@ static void sgd_momentum_convention(void **state) {
 /* PyTorch: rate 0.1, momentum 0.9, Nesterov, decay 0.05. */
 static void sgd_agrees_with_pytorch(void **state) {
     (void)state;
-    const twi_update_segment all = {0, 2, 0.05f, false};
+    const twi_update_segment all = {0, 2, 0.05f, false, 0};
     const twi_update_attrs attrs = {.segment_count = 1, .segment = &all, .momentum = 0.9f, .nesterov = true};
     const float g[3][2] = {{0.5f, 1}, {-0.25f, 2}, {1, 0}};
     static const double expected[3][2] = {{0.8955, -2.171}, {0.8899428, -2.6032755}, {0.6680166, -2.7973619}};
@@ -48,7 +48,7 @@ static void sgd_agrees_with_pytorch(void **state) {
 /* With no gradient, only decay moves a weight, and only where a segment asks for it; what no segment covers stays. */
 static void segments_have_their_own_decay(void **state) {
     (void)state;
-    const twi_update_segment segments[] = {{0, 2, 0.1f, false}, {2, 3, 0, false}, {4, 6, 0.05f, false}};
+    const twi_update_segment segments[] = {{0, 2, 0.1f, false, 0}, {2, 3, 0, false, 0}, {4, 6, 0.05f, false, 0}};
     const twi_update_attrs attrs = {.segment_count = 3, .segment = segments};
     const float g[6] = {0};
     float w[6] = {2, 1, 1, 0.5f, 2, 2};
@@ -70,7 +70,7 @@ static void adamw_is_not_adam_with_decay_in_the_gradient(void **state) {
     const float g[] = {1, -0.2f, 0.4f};
     static const double expected[2][3] = {{0.89, 0.8299974, 0.7615814}, {0.9, 0.8488974, 0.7887814}};
     for (int plain = 0; plain < 2; plain++) {
-        const twi_update_segment all = {0, 1, plain ? 0 : 0.1f, false};
+        const twi_update_segment all = {0, 1, plain ? 0 : 0.1f, false, 0};
         const twi_update_attrs attrs = {1, &all, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
         float w = 1, m = 0, v = 0;
         for (uint64_t i = 0; i < 3; i++) {
@@ -87,7 +87,7 @@ static void adamw_is_not_adam_with_decay_in_the_gradient(void **state) {
 }
 
 static void run_end_of_step(twi_control *control, float state[3], float target[1]) {
-    const twi_update_segment all = {0, 1, 0, false};
+    const twi_update_segment all = {0, 1, 0, false, 0};
     const twi_update_attrs attrs = {1, &all, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
     const float g = 1, shadow = 5;
     sgd(control, &attrs, 1, &state[0], &g, &state[1]);

@@ -4,6 +4,7 @@
 #define TWI_BACKEND_ATTRS_H
 
 #include "base/augment.h"
+#include "guard.h"
 #include <talweg/base.h>
 
 typedef struct twi_conv2d_attrs {
@@ -78,7 +79,7 @@ typedef struct twi_cross_entropy_attrs {
 } twi_cross_entropy_attrs;
 
 typedef struct twi_reshape_attrs {
-    int32_t rank;             /* of one sample, the batch axis left out */
+    int32_t rank; /* of one sample, the batch axis left out */
     int64_t dims[TW_MAX_RANK];
 } twi_reshape_attrs;
 
@@ -96,7 +97,8 @@ typedef struct twi_gather_attrs {
 typedef struct twi_update_segment {
     int64_t begin, end; /* elements */
     float weight_decay;
-    bool half;          /* its gradient is in the array of gradients in half precision */
+    bool half;   /* its gradient is in the array of gradients in half precision */
+    int64_t row; /* the step that makes its gradient measures it too, in blocks of so many; 0: guard.measure does */
 } twi_update_segment;
 
 /* What of a segment lies in begin..end-1; nothing does where the result ends before it begins. */
@@ -106,12 +108,19 @@ static inline twi_update_segment twi_update_part(twi_update_segment segment, int
     return segment;
 }
 
-/* Segments are looked at in blocks: of each segment from a multiple of 4 on, the first and the last may be shorter. */
-enum { TWI_UPDATE_BLOCK = 4096 };
-static inline int64_t twi_segment_base(const twi_update_segment *segment) { return segment->begin / 4 * 4; }
+/* Segments are looked at in blocks: of each segment from a multiple of 4 on, the first and the last may be shorter; or
+ * in rows of a weight. */
+static inline int64_t twi_segment_base(const twi_update_segment *segment) {
+    return segment->row ? segment->begin : segment->begin / 4 * 4;
+}
+static inline int64_t twi_segment_block(const twi_update_segment *segment) {
+    const int64_t block = TWI_UPDATE_BLOCK;
+    return segment->row ? segment->row : block;
+}
 static inline int64_t twi_segment_blocks(const twi_update_segment *segment) {
+    const int64_t block = twi_segment_block(segment);
     if (segment->end <= segment->begin) return 0;
-    return (segment->end - twi_segment_base(segment) + TWI_UPDATE_BLOCK - 1) / TWI_UPDATE_BLOCK;
+    return (segment->end - twi_segment_base(segment) + block - 1) / block;
 }
 
 typedef struct twi_update_attrs {
@@ -131,18 +140,51 @@ static inline int64_t twi_update_blocks(const twi_update_attrs *attrs) {
 static inline twi_update_segment twi_update_block(const twi_update_attrs *attrs, int64_t block, int64_t *base) {
     int32_t s = 0;
     while (block >= twi_segment_blocks(&attrs->segment[s])) block -= twi_segment_blocks(&attrs->segment[s++]);
-    *base = twi_segment_base(&attrs->segment[s]) + block * TWI_UPDATE_BLOCK;
-    return twi_update_part(attrs->segment[s], *base, *base + TWI_UPDATE_BLOCK);
+    const int64_t length = twi_segment_block(&attrs->segment[s]);
+    *base = twi_segment_base(&attrs->segment[s]) + block * length;
+    return twi_update_part(attrs->segment[s], *base, *base + length);
+}
+
+/* Blocks that are left to guard.measure, and the number among all of one of them. */
+static inline int64_t twi_update_blocks_left(const twi_update_attrs *attrs) {
+    int64_t blocks = 0;
+    for (int32_t s = 0; s < attrs->segment_count; s++)
+        if (!attrs->segment[s].row) blocks += twi_segment_blocks(&attrs->segment[s]);
+    return blocks;
+}
+static inline int64_t twi_update_block_left(const twi_update_attrs *attrs, int64_t left) {
+    int64_t block = left;
+    for (int32_t s = 0; attrs->segment[s].row || left >= twi_segment_blocks(&attrs->segment[s]); s++) {
+        const int64_t blocks = twi_segment_blocks(&attrs->segment[s]);
+        if (attrs->segment[s].row)
+            block += blocks;
+        else
+            left -= blocks;
+    }
+    return block;
+}
+
+/* A step that makes a weight's gradient and measures it, row by row. */
+typedef struct twi_measure_attrs {
+    const twi_update_attrs *guarded; /* what the guard looks at; the weight is a segment of its own there */
+    int64_t begin;                   /* and begins at this element */
+} twi_measure_attrs;
+
+static inline int64_t twi_measure_first_block(const twi_measure_attrs *attrs) {
+    int64_t blocks = 0;
+    for (int32_t s = 0; attrs->guarded->segment[s].begin != attrs->begin; s++)
+        blocks += twi_segment_blocks(&attrs->guarded->segment[s]);
+    return blocks;
 }
 
 typedef struct twi_schedule_attrs {
-    int32_t kind;     /* 0 constant, 1 step, 2 cosine */
-    double base;      /* peak learning rate */
-    double minimum;   /* cosine: last value */
-    int64_t warmup;   /* updates of linear warm-up; the first update uses base / warmup */
-    int64_t total;    /* cosine: updates in all, warm-up included */
-    int64_t every;    /* step: updates between drops */
-    double factor;    /* step: what a drop multiplies by */
+    int32_t kind;   /* 0 constant, 1 step, 2 cosine */
+    double base;    /* peak learning rate */
+    double minimum; /* cosine: last value */
+    int64_t warmup; /* updates of linear warm-up; the first update uses base / warmup */
+    int64_t total;  /* cosine: updates in all, warm-up included */
+    int64_t every;  /* step: updates between drops */
+    double factor;  /* step: what a drop multiplies by */
 } twi_schedule_attrs;
 
 #endif

@@ -1,8 +1,8 @@
 /* Looks at the gradients that an update is about to take: are they finite, and what is their norm?
  *
  *   measure: of each block of gradients, the root of the mean of g^2 over a full block's elements; -1 - .. naming the
- *   last
- *            one that is not finite (src/backend/guard.h)
+ *            last one that is not finite (src/backend/guard.h). Some gradients are measured by the step that makes them
+ *            (op_dense_measure.c)
  *   decide:  norm = sqrt(sum of g^2) / loss scale; factor = (1 / loss scale) * min(1, clip / (norm + 1e-6)), which the
  *            update multiplies each gradient by. One that is not finite is a fault, or leaves the update out
  *
@@ -21,8 +21,9 @@ enum { GRADIENTS, BLOCKS, GRADIENTS_HALF };
 
 static void measure_run(const twi_call *call) {
     tw_real *blocks = TWI_DATA(tw_real, call, BLOCKS);
-    for (int64_t b = call->begin; b < call->end; b++) {
+    for (int64_t left = call->begin; left < call->end; left++) {
         int64_t base;
+        const int64_t b = twi_update_block_left(call->attrs, left);
         const twi_update_segment part = twi_update_block(call->attrs, b, &base);
         double squares = 0, mark = 0;
         for (int64_t i = part.begin; i < part.end; i++) {
@@ -54,7 +55,7 @@ static void decide_run(const twi_call *call) {
         twi_fault_raise(control, TW_ERROR_NUMERIC, -1, TWI_FAULT_PLACE + place, value);
 }
 
-static int64_t blocks_of(const twi_call *call) { return twi_update_blocks(call->attrs); }
+static int64_t blocks_of(const twi_call *call) { return twi_update_blocks_left(call->attrs); }
 
 /* ---- kernels ---- */
 

@@ -155,13 +155,15 @@ double twi_program_step_flops(const tw_program *program, const twi_step *step) {
     return step->kernel->flops(&call);
 }
 
-/* How much of the flat arrays a step goes over: all, but for weights that other steps update. */
+/* How much of the flat arrays a step goes over: all, but for weights that other steps update, and gradients that other
+ * steps measure. */
 static double share_of_flat(const tw_program *program, const twi_step *step) {
-    for (const twi_flat_list *list = program->flat_lists; list && program->merged; list = list->next) {
+    const bool partly = program->merged || program->measured;
+    for (const twi_flat_list *list = program->flat_lists; list && partly; list = list->next) {
         int64_t elements = 0;
         if (list->attrs != step->attrs) continue;
         for (int32_t s = 0; s < list->attrs->segment_count; s++)
-            elements += list->attrs->segment[s].end - list->attrs->segment[s].begin;
+            if (!list->attrs->segment[s].row) elements += list->attrs->segment[s].end - list->attrs->segment[s].begin;
         return (double)elements / (double)program->model->store.learned_count;
     }
     return 1;

@@ -165,6 +165,11 @@ const twi_merge twi_merges[] = {
     {.product = NULL},
 };
 
+const twi_measure twi_measures[] = {
+    {"dense.backward_weights", 2, "dense.backward_weights_measure"},
+    {.product = NULL},
+};
+
 const twi_swap twi_swaps[] = {
     {"relu.forward", "max_pool.forward", "max_pool.backward", "relu.backward"},
     {.first = NULL},

@@ -69,6 +69,12 @@ void twi_schedule_fill(twi_schedule_attrs *attrs, const tw_optimizer_options *o)
     attrs->factor = o->schedule.factor > 0 ? o->schedule.factor : 0.1;
 }
 
+/* Elements of a row of a gradient that is measured where it is made; 0: it is not. */
+static int64_t measured_row(const tw_program *program, int value) {
+    const twi_buffer *gradient = &program->buffer[program->gradient_buffer[value]];
+    return gradient->measured ? twi_shape_count_from(&gradient->shape, 1) : 0;
+}
+
 /* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. */
 static void fill_segments(const tw_program *program, const twi_flat_list *list) {
     const twi_store *store = &program->model->store;
@@ -82,12 +88,14 @@ static void fill_segments(const tw_program *program, const twi_flat_list *list) 
         if (!parameter->trainable) continue;
         float decay = parameter->decayed || list->decay_all ? list->weight_decay : 0;
         bool half = program->buffer[program->gradient_buffer[v]].source == TWI_SOURCE_HALF_GRADIENT;
+        const int64_t row = attrs == program->guarded ? measured_row(program, v) : 0;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
-        if (last && last->end == parameter->offset && last->weight_decay == decay && last->half == half)
+        if (last && last->end == parameter->offset && last->weight_decay == decay && last->half == half && !last->row &&
+            !row)
             last->end = end;
         else
-            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, decay, half};
+            segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, decay, half, row};
     }
 }
 

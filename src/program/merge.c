@@ -24,14 +24,12 @@ static const twi_parameter *parameter_of(const tw_program *program, int value) {
     return &program->model->store.parameter[program->model->graph.value[value]->parameter];
 }
 
-/* Does the step write the whole gradient of a parameter that is updated? */
-static bool find_weight(const tw_program *program, candidate *c) {
-    const int gradient = program->step[c->product].operand[c->row->gradient];
-    for (c->value = 0; c->value < program->value_count; c->value++)
-        if (program->model->graph.value[c->value]->kind == TWI_VALUE_PARAMETER &&
-            program->gradient_buffer[c->value] == gradient)
-            return parameter_of(program, c->value)->trainable;
-    return false;
+int twi_program_learned_by(const tw_program *program, const twi_step *step, int operand) {
+    for (int v = 0; v < program->value_count; v++)
+        if (program->model->graph.value[v]->kind == TWI_VALUE_PARAMETER &&
+            program->gradient_buffer[v] == step->operand[operand])
+            return parameter_of(program, v)->trainable ? v : -1;
+    return -1;
 }
 
 /* The weight's values, which the forward has read; -1: in some other form alone. */
@@ -80,7 +78,7 @@ static tw_status make_attrs(tw_program *program, const candidate *c, const twi_u
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "update of a weight"));
     TWI_TRY(twi_program_block(program, &segment, sizeof *segment, "update of a weight"));
     *attrs = *all;
-    *segment = (twi_update_segment){0, twi_shape_count(&parameter->shape), 0, false};
+    *segment = (twi_update_segment){0, twi_shape_count(&parameter->shape), 0, false, 0};
     for (int32_t s = 0; s < all->segment_count; s++)
         if (parameter->offset >= all->segment[s].begin && parameter->offset < all->segment[s].end)
             segment->weight_decay = all->segment[s].weight_decay;
@@ -141,7 +139,8 @@ static tw_status merge(tw_program *program, const candidate *c) {
 
 static tw_status consider(tw_program *program, const tw_program_options *options, const twi_merge *row, int product) {
     candidate c = {.row = row, .product = product, .update = step_of(program, row->update)};
-    if (!find_weight(program, &c)) return TW_OK;
+    c.value = twi_program_learned_by(program, &program->step[product], row->gradient);
+    if (c.value < 0) return TW_OK;
     program->step[product].apart = refusal(program, options, &c);
     return program->step[product].apart ? TW_OK : merge(program, &c);
 }

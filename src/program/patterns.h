@@ -45,11 +45,10 @@ typedef struct twi_absorb {
     const char *producer, *reader;
     int8_t operand; /* of the reader, which is the masked value */
     const char *twin;
-    int8_t order
-        [TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the
+    int8_t order[TWI_MAX_OPERANDS]; /* reader operand per twin operand; TWI_ABSORB_VALUE and TWI_ABSORB_MASK for the
                                producer's */
-    bool joined; /* the producer's attributes follow the reader's in the twin's */
-    bool asked;  /* only where the back end has an implementation of the twin */
+    bool joined;                    /* the producer's attributes follow the reader's in the twin's */
+    bool asked;                     /* only where the back end has an implementation of the twin */
 } twi_absorb;
 enum { TWI_ABSORB_VALUE = -1, TWI_ABSORB_MASK = -2 };
 
@@ -87,6 +86,16 @@ typedef struct twi_merge {
 } twi_merge;
 
 extern const twi_merge twi_merges[]; /* ends with a NULL product */
+
+/* A step that makes a weight's gradient, and one that measures it by rows for the guard too: its operands are the
+ * product's and the guard's blocks. */
+typedef struct twi_measure {
+    const char *product;
+    int8_t gradient; /* operand of the product, its last */
+    const char *measured;
+} twi_measure;
+
+extern const twi_measure twi_measures[]; /* ends with a NULL product */
 
 /* Is that what the step does? Not if it has gone. */
 static inline bool twi_is_kernel(const twi_step *step, const char *name) {

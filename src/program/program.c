@@ -104,6 +104,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
     TWI_TRY(twi_pass_ranges(program));
     TWI_TRY(twi_pass_merge(program, options));
+    TWI_TRY(twi_pass_measure(program, options));
     TWI_TRY(twi_pass_sums(program));
     twi_pass_constants(program);
     TWI_TRY(twi_program_record(program, TW_PASS_FUSE));

@@ -9,15 +9,15 @@
 
 /* Where a buffer's memory comes from. */
 typedef enum twi_source {
-    TWI_SOURCE_ARENA,    /* planned */
-    TWI_SOURCE_VALUES,   /* a parameter's or kept buffer's values */
-    TWI_SOURCE_GRADIENT, /* a parameter's gradient */
-    TWI_SOURCE_SUM,      /* the sum of a parameter's gradients over a window */
-    TWI_SOURCE_SHADOW,   /* what a kept buffer becomes if the run commits */
+    TWI_SOURCE_ARENA,         /* planned */
+    TWI_SOURCE_VALUES,        /* a parameter's or kept buffer's values */
+    TWI_SOURCE_GRADIENT,      /* a parameter's gradient */
+    TWI_SOURCE_SUM,           /* the sum of a parameter's gradients over a window */
+    TWI_SOURCE_SHADOW,        /* what a kept buffer becomes if the run commits */
     TWI_SOURCE_HALF_VALUES,   /* a parameter's values in half precision */
     TWI_SOURCE_HALF_GRADIENT, /* a parameter's gradient, where it is kept in half precision */
-    TWI_SOURCE_MOMENT,   /* a parameter's part of the moments that `flat` names */
-    TWI_SOURCE_FLAT      /* a whole flat array of the store: `flat` */
+    TWI_SOURCE_MOMENT,        /* a parameter's part of the moments that `flat` names */
+    TWI_SOURCE_FLAT           /* a whole flat array of the store: `flat` */
 } twi_source;
 
 typedef struct twi_buffer {
@@ -32,6 +32,7 @@ typedef struct twi_buffer {
     bool pinned;       /* fed or read from outside: lives through the whole run */
     bool constant;     /* constants pass: written by a constant step, for more than one run */
     int parameter;     /* VALUES, GRADIENT, SHADOW and their halves, SUM, MOMENT */
+    bool measured;     /* measure pass: a gradient that is measured by the step that makes it */
     int twin;          /* precision pass: the same values in the other type; -1: none yet */
     void *const *flat; /* FLAT, MOMENT: the store's field */
     int alias;         /* layout pass: the buffer whose memory this is a view of; -1: its own */
@@ -54,16 +55,16 @@ typedef struct twi_step {
     const void *attrs;
     const twi_node *node; /* NULL for steps of no node */
     const char *label;
-    uint8_t part; /* twi_part */
+    uint8_t part;  /* twi_part */
     uint8_t dtype; /* what its TWI_REAL operands are stored in: tw_dtype */
     bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
-    bool ranged;   /* ranges pass: goes by ranges, where records of its kind go by samples */
+    bool ranged;       /* ranges pass: goes by ranges, where records of its kind go by samples */
     const char *apart; /* makes a weight's gradient: why it does not update the weight too; NULL: it is not asked */
-    bool again;    /* does once more what a forward step did: recompute.c */
-    bool constant; /* constants pass: runs only where parameters or statistics have changed since */
-    int order;     /* constants pass: its place among the steps */
-    int64_t chunk; /* schedule pass: of its segment, as are the groups; 0: not cut yet */
+    bool again;        /* does once more what a forward step did: recompute.c */
+    bool constant;     /* constants pass: runs only where parameters or statistics have changed since */
+    int order;         /* constants pass: its place among the steps */
+    int64_t chunk;     /* schedule pass: of its segment, as are the groups; 0: not cut yet */
     int groups;
     int segment;
     twi_choice choice;
@@ -111,18 +112,19 @@ struct tw_program {
     tw_program *next; /* the model's other programs */
     int64_t batch;
     bool train, fuse, record;
-    bool accumulate; /* sums gradients over a window of runs */
-    bool plan_only;  /* takes no memory of the device, and cannot run */
-    bool counted;    /* its memory is counted all the same, in plans of others */
+    bool accumulate;        /* sums gradients over a window of runs */
+    bool plan_only;         /* takes no memory of the device, and cannot run */
+    bool counted;           /* its memory is counted all the same, in plans of others */
     tw_precision precision; /* never AUTO */
     tw_dtype half;          /* F16 or BF16, where anything is stored so; else F32 */
     bool half_weights;      /* steps read weights in it */
     bool half_gradients;    /* steps write weights' gradients in it */
     twi_flat_list *flat_lists;
-    twi_moments moments; /* of its optimizer */
+    twi_moments moments;             /* of its optimizer */
     twi_guard_attrs guard;           /* of its updates, or, without them, of its gradients */
     bool unguarded;                  /* nobody looks at gradients */
     bool merged;                     /* weights are updated by the steps that make their gradients */
+    bool measured;                   /* gradients are measured by the steps that make them */
     const twi_update_attrs *guarded; /* the gradients that are looked at; NULL: none */
     int guard_blocks;                /* buffer of a number a block of them */
     twi_buffer *buffer;
@@ -131,12 +133,12 @@ struct tw_program {
     int step_count, step_capacity;
     twi_segment *segment;
     int segment_count;
-    int update_segment;   /* the first segment of TWI_PART_UPDATE; segment_count: none */
+    int update_segment;    /* the first segment of TWI_PART_UPDATE; segment_count: none */
     int constant_segments; /* the first ones, of constant steps */
-    uint64_t constants;   /* twi_control.constants for which those last ran; 0: never */
-    int value_count;      /* of the graph when the program was made */
-    int *value_buffer;    /* per graph value: its buffer, or -1 */
-    int *gradient_buffer; /* per graph value: buffer of its whole gradient, or -1 */
+    uint64_t constants;    /* twi_control.constants for which those last ran; 0: never */
+    int value_count;       /* of the graph when the program was made */
+    int *value_buffer;     /* per graph value: its buffer, or -1 */
+    int *gradient_buffer;  /* per graph value: buffer of its whole gradient, or -1 */
     tw_loss *loss;
     int loss_count;
     tw_source_options source; /* what is gathered; resident NULL: nothing */
@@ -153,15 +155,14 @@ struct tw_program {
     twi_plan plan;
     void *prepared;
     void *arena, *scratch; /* of its own; NULL: the model's */
-    void *
-        staging; /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in
+    void *staging;      /* where the host converts what goes to or comes from a device's own memory; NULL: it does so in
                     place */
     twi_row_entry *row; /* what is fetched behind a run: the losses in their order, then outputs of integers */
     int row_count;
-    bool *fed;        /* per graph value: an input that is there for the next run */
-    twi_slots *slots; /* per graph value; NULL: nothing is streamed, inputs are fed to the arena */
-    int turn;         /* the slots that the next run takes its inputs from */
-    bool ran;         /* since the arena is this program's */
+    bool *fed;            /* per graph value: an input that is there for the next run */
+    twi_slots *slots;     /* per graph value; NULL: nothing is streamed, inputs are fed to the arena */
+    int turn;             /* the slots that the next run takes its inputs from */
+    bool ran;             /* since the arena is this program's */
     twi_step_time *times; /* of its steps, a row a worker; NULL: they are not timed */
     double loss_value;
     char *dump[TWI_PASSES];
@@ -216,7 +217,8 @@ bool twi_program_is_input(const tw_program *program, int buffer);
 tw_status twi_pass_lower(tw_program *program, const tw_program_options *options);
 /* Will that precision and these rules do for a model? *out is what AUTO becomes. Errors: ARGUMENT, to be put within the
  * caller's name. */
-tw_status twi_precision_check(const tw_model *model, tw_precision precision, const tw_precision_rule *rules, int count, tw_precision *out);
+tw_status twi_precision_check(const tw_model *model, tw_precision precision, const tw_precision_rule *rules, int count,
+                              tw_precision *out);
 /* Which precision a program has that was asked for one; logs what is not as it was asked for. Errors: ARGUMENT. */
 tw_status twi_precision_resolve(tw_program *program, const tw_program_options *options);
 /* Gives steps and buffers their types; puts casts between. */
@@ -244,6 +246,11 @@ tw_status twi_place_sums(tw_program *program);
 tw_status twi_pass_ranges(tw_program *program);
 /* merge.c: of training programs. Gradients that go into their weights as they are made. */
 tw_status twi_pass_merge(tw_program *program, const tw_program_options *options);
+/* The learned parameter whose whole gradient the step writes, as that operand: its value in the graph; -1: there is
+ * none. */
+int twi_program_learned_by(const tw_program *program, const twi_step *step, int operand);
+/* measure.c: gradients that the guard need not look at, since the steps that make them do. */
+tw_status twi_pass_measure(tw_program *program, const tw_program_options *options);
 tw_status twi_pass_schedule(tw_program *program);
 /* Joins steps to segments anew. Those that have their chunks and groups keep them, so that not a bit of their results
  * changes. */

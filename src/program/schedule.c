@@ -1,7 +1,7 @@
 /* Orders steps and cuts them into segments: runs of steps that go chunk by chunk without waiting for each other, so
  * that a chunk stays in cache from step to step and workers meet only at segment ends. Chunks and groups depend on
  * shapes alone, never on the number of workers: that is what keeps results the same for any number of them. */
-#include "program.h"
+#include "patterns.h"
 
 #include <string.h>
 
@@ -22,9 +22,7 @@ static bool awaited(const tw_program *program, int at) {
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_READ) continue;
             int root = twi_program_root(program, step->operand[o]);
-            for (int r = 0; r < program->step[i].kernel->operand_count; r++)
-                if (program->step[i].operand[r] >= 0 && twi_program_root(program, program->step[i].operand[r]) == root)
-                    return true;
+            if (twi_count_reads(program, &program->step[i], root)) return true;
         }
     return false;
 }

@@ -22,6 +22,9 @@ typedef struct twi_gemm {
      * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
+    /* And squares[i] = sum_j c[i][j]^2, in f32. scratch: twi_gemm_squares_scratch_of floats. */
+    void (*outer_squares)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
+                          const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch);
     /* The sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */
     void (*outer_update)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                          int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch);
@@ -43,6 +46,10 @@ static inline size_t twi_gemm_outer_scratch(void) { return TWI_GEMM_DEPTH * (TWI
 static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
     const int64_t rows = m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;
     return (size_t)(depth * (rows + TWI_GEMM_COLUMNS));
+}
+/* With a vector of sums, of the widest kind, for every row of a block. */
+static inline size_t twi_gemm_squares_scratch_of(int64_t m, int64_t k) {
+    return twi_gemm_outer_scratch_of(m, k) + (size_t)(16 * (m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS));
 }
 
 #endif

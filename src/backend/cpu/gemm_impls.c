@@ -145,6 +145,27 @@ static void dense_backward_weights(const twi_cpu_site *site, const twi_call *cal
                                    x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
 }
 
+/* And what the guard keeps of each of those rows. */
+static tw_status prepare_measure(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    site->worker_bytes =
+        twi_gemm_squares_scratch_of(main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]) * sizeof(float);
+    return TW_OK;
+}
+static void dense_backward_weights_measure(const twi_cpu_site *site, const twi_call *call,
+                                           const twi_cpu_workspace *workspace) {
+    const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
+    const int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
+    const float *row = (const float *)dw->data + call->begin * in;
+    float *block = (float *)call->operand[3].data + twi_measure_first_block(call->attrs) + call->begin;
+    twi_gemm_for(site->isa)->outer_squares(call->end - call->begin, in, samples, (const float *)dy->data + call->begin,
+                                           1, out, x->data, in, (float *)dw->data + call->begin * in, in, block,
+                                           workspace->scratch);
+    for (int64_t o = call->begin; o < call->end; o++, block++, row += in)
+        *block = twi_squares_hold(*block) ? twi_block_of_squares(*block)
+                                          : TWI_FOR_ISA(site->isa, point)->guard_block(row, in, 0);
+}
+
 static const char *refuse_merged(const twi_call *call, twi_isa isa) {
     if (call->operand[0].shape.dim[0] > TWI_GEMM_DEPTH) return "sums over so many samples are made in parts";
     return refuse_dense(call, isa);
@@ -336,6 +357,7 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
     DENSE("backward_weights", prepare_weights, dense_backward_weights),
     DENSE("backward_weights_bias", prepare_weights, dense_backward_weights_bias),
+    DENSE("backward_weights_measure", prepare_measure, dense_backward_weights_measure),
     {.kernel = "dense.backward_weights_sgd",
      .name = "gemm",
      .refuse = refuse_merged,

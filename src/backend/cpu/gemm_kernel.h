@@ -3,6 +3,7 @@
 #include "gemm.h"
 #include "parts.h"
 #include "vec_half.h"
+#include "vec_math.h"
 
 #if VEC_REGISTERS == 32
 enum { DOT_ROWS = 6, OUTER_ROWS = 8, OUTER_VECTORS = 3 };
@@ -130,6 +131,7 @@ typedef struct outer_end {
     bool add;
     const twi_gemm_update *update; /* NULL: there is none */
     const float *base;             /* the c that its momentum begins at */
+    float *squares;                /* of what is stored: a vector of sums for every row of c; NULL: nobody wants them */
 } outer_end;
 
 VEC_INLINE void outer_put(vec sum, const outer_end *end, float *c, int lanes) {
@@ -147,6 +149,13 @@ VEC_INLINE void outer_put(vec sum, const outer_end *end, float *c, int lanes) {
         step = u->nesterov ? step + momentum * b : b;
     }
     vec_store_some(c, weight - vec_splat(u->rate) * step, lanes);
+}
+
+/* Stores a sum, or what c holds with it, and returns the squares so far with that one's. */
+VEC_INLINE vec outer_square(vec sum, vec squares, bool add, float *c, int lanes) {
+    if (add) sum += vec_load_some(c, lanes);
+    vec_store_some(c, sum, lanes);
+    return vec_fma(sum, sum, squares);
 }
 
 /* rows x vectors sums, kept in registers over all of k. rest: of the last vector only so many columns are there; 0:
@@ -172,6 +181,18 @@ VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, in
             for (int j = 0; j < vectors; j++) s[i][j] = vec_fma(x, v[j], s[i][j]);
         }
     }
+    if (end->squares) {
+        VEC_UNROLL
+        for (int i = 0; i < rows; i++, c += c_row) {
+            vec squares = vec_load(end->squares + i * VEC_WIDTH);
+            VEC_UNROLL
+            for (int j = 0; j < vectors - 1; j++)
+                squares = outer_square(s[i][j], squares, end->add, c + j * VEC_WIDTH, VEC_WIDTH);
+            squares = outer_square(s[i][vectors - 1], squares, end->add, c + last, rest ? rest : VEC_WIDTH);
+            vec_store(end->squares + i * VEC_WIDTH, squares);
+        }
+        return;
+    }
     VEC_UNROLL
     for (int i = 0; i < rows; i++, c += c_row) {
         VEC_UNROLL
@@ -182,24 +203,26 @@ VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, in
 
 typedef void outer_tile_fn(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                            int64_t b_row, const outer_end *end, float *c, int64_t c_row);
-#define OUTER_TILE(rows, vectors)                                                                                  \
-    static void outer_tile_##rows##_##vectors(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step,  \
-                                              const float *b, int64_t b_row, const outer_end *end, float *c,       \
-                                              int64_t c_row) {                                                     \
-        (void)rest;                                                                                                \
-        outer_tile(rows, vectors, 0, k, a, a_row, a_step, b, b_row, end, c, c_row);                                \
+#define OUTER_TILE(rows, vectors)                                                                                 \
+    static void outer_tile_##rows##_##vectors(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step, \
+                                              const float *b, int64_t b_row, const outer_end *end, float *c,      \
+                                              int64_t c_row) {                                                    \
+        (void)rest;                                                                                               \
+        outer_tile(rows, vectors, 0, k, a, a_row, a_step, b, b_row, end, c, c_row);                               \
     }
-#define OUTER_EDGE(rows)                                                                                           \
-    static void outer_edge_##rows(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step,              \
-                                  const float *b, int64_t b_row, const outer_end *end, float *c, int64_t c_row) {  \
-        outer_tile(rows, 1, rest, k, a, a_row, a_step, b, b_row, end, c, c_row);                                   \
+#define OUTER_EDGE(rows)                                                                                              \
+    static void outer_edge_##rows(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b, \
+                                  int64_t b_row, const outer_end *end, float *c, int64_t c_row) {                     \
+        outer_tile(rows, 1, rest, k, a, a_row, a_step, b, b_row, end, c, c_row);                                      \
     }
 #if VEC_REGISTERS == 32
 #define OUTER_TILES(rows) OUTER_EDGE(rows) OUTER_TILE(rows, 1) OUTER_TILE(rows, 2) OUTER_TILE(rows, 3)
-#define OUTER_ROW(rows) {outer_edge_##rows, outer_tile_##rows##_1, outer_tile_##rows##_2, outer_tile_##rows##_3}
+#define OUTER_ROW(rows) \
+    { outer_edge_##rows, outer_tile_##rows##_1, outer_tile_##rows##_2, outer_tile_##rows##_3 }
 #else
 #define OUTER_TILES(rows) OUTER_EDGE(rows) OUTER_TILE(rows, 1) OUTER_TILE(rows, 2)
-#define OUTER_ROW(rows) {outer_edge_##rows, outer_tile_##rows##_1, outer_tile_##rows##_2}
+#define OUTER_ROW(rows) \
+    { outer_edge_##rows, outer_tile_##rows##_1, outer_tile_##rows##_2 }
 #endif
 OUTER_TILES(1)
 OUTER_TILES(2)
@@ -274,9 +297,11 @@ static void outer_panel(int64_t m, int64_t columns, int64_t k, const left_matrix
         const float *from = a->data + i * (a->row ? a->row : k);
         const int64_t row = a->row ? a->row : 1, step = a->row ? a->step : rows;
         float *to = c + i * c_row;
-        if (vectors) outer_tiles[rows][vectors](0, k, from, row, step, b, b_row, end, to, c_row);
+        outer_end own = *end;
+        if (own.squares) own.squares += i * VEC_WIDTH;
+        if (vectors) outer_tiles[rows][vectors](0, k, from, row, step, b, b_row, &own, to, c_row);
         if (rest)
-            outer_tiles[rows][0](rest, k, from, row, step, b + vectors * VEC_WIDTH, b_row, end,
+            outer_tiles[rows][0](rest, k, from, row, step, b + vectors * VEC_WIDTH, b_row, &own,
                                  to + vectors * VEC_WIDTH, c_row);
     }
 }
@@ -310,7 +335,8 @@ VEC_INLINE void outer_of(int64_t m, int64_t n, int64_t k, const void *a, int64_t
                 pack_a(rows, depth, block, a_row, a_step, packed, dtype);
                 left = (left_matrix){packed, 0, 0};
             }
-            const outer_end own = {end->add || q > 0, end->update, end->base};
+            const outer_end own = {end->add || q > 0, end->update, end->base,
+                                   end->squares && q == depths - 1 ? end->squares + i * VEC_WIDTH : NULL};
             outer_block(rows, n, depth, &left, elements(b, t * b_row, dtype), b_row, &own, c + i * c_row, c_row, panel,
                         dtype);
         }
@@ -320,6 +346,18 @@ VEC_INLINE void outer_of(int64_t m, int64_t n, int64_t k, const void *a, int64_t
 static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
     outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_F32);
+}
+
+static void outer_squares(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
+                          const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch) {
+    float *sums = scratch + twi_gemm_outer_scratch_of(m, k);
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        rows = twi_smaller(TWI_GEMM_ROWS, m - i);
+        memset(sums, 0, (size_t)rows * VEC_WIDTH * sizeof *sums);
+        outer_of(rows, n, k, a + i * a_row, a_row, a_step, b, b_row, &(outer_end){.squares = sums}, c + i * c_row,
+                 c_row, scratch, TW_F32);
+        for (int64_t r = 0; r < rows; r++) squares[i + r] = vec_sum(vec_load(sums + r * VEC_WIDTH));
+    }
 }
 
 static void outer_update(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
@@ -337,4 +375,4 @@ static void outer_halves(tw_dtype half, int64_t m, int64_t n, int64_t k, const u
         outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_F16);
 }
 
-const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_update, outer_halves};
+const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_squares, outer_update, outer_halves};

@@ -1,10 +1,11 @@
 /* The guard's look at gradients: sums of squares, a block at a time. A gradient that is not finite shows in the sum,
  * and only then is it looked for. */
-#include "loops.h"
 #include "backend/attrs.h"
+#include "point.h"
 #include "vec_half.h"
 #include "vec_math.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Half as many doubles as a vector has floats, and the floats they are made from. */
@@ -12,10 +13,6 @@ typedef float half_vec __attribute__((vector_size(2 * VEC_WIDTH)));
 typedef float half_vec_in_memory __attribute__((vector_size(2 * VEC_WIDTH), aligned(4), may_alias));
 typedef double double_vec __attribute__((vector_size(4 * VEC_WIDTH)));
 enum { GUARD_SUMS = 4, GUARD_STEP = GUARD_SUMS * VEC_WIDTH / 2 };
-
-/* A block's sum in f32, each element of a vector a few dozen terms, is exact to some 1e-7, if no square that counts
- * leaves the normal numbers. The least and the most that it may be for that. */
-static const float squares_least = 0x1p-90f, squares_most = 0x1p+120f;
 
 static float sum_in_f32(const float *g, int64_t count) {
     vec sum[GUARD_SUMS] = {{0}};
@@ -52,15 +49,18 @@ static double sum_in_double(const float *g, int64_t count) {
     return total;
 }
 
-static double sum_of_squares(const float *g, int64_t count) {
-    const float sum = sum_in_f32(g, count);
-    return sum >= squares_least && sum <= squares_most ? (double)sum : sum_in_double(g, count);
-}
-
 static double last_mark(const float *g, int64_t count, int64_t first) {
     for (int64_t i = count - 1; i >= 0; i--)
         if (!isfinite(g[i])) return twi_guard_mark((double)g[i], first + i);
     return 0;
+}
+
+/* What becomes of a block whose sum in f32 does not hold. Rows may be longer than a full block, and what they come to
+ * larger than any of their elements. */
+static float guard_block(const float *g, int64_t count, int64_t first) {
+    const double squares = sum_in_double(g, count);
+    return (float)(isfinite(squares) ? fmin(sqrt(squares / TWI_UPDATE_BLOCK), (double)FLT_MAX)
+                                     : last_mark(g, count, first));
 }
 
 /* A block of gradients in half precision, widened. */
@@ -77,14 +77,14 @@ static const float *widen_block(const twi_operand *half, const twi_update_segmen
 static void guard_measure(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
     float *blocks = call->operand[1].data, wide[TWI_UPDATE_BLOCK];
-    for (int64_t b = call->begin; b < call->end; b++) {
+    for (int64_t left = call->begin; left < call->end; left++) {
         int64_t base;
+        const int64_t b = twi_update_block_left(call->attrs, left);
         const twi_update_segment part = twi_update_block(call->attrs, b, &base);
-        const float *gradient = part.half ? widen_block(&call->operand[2], &part, wide)
-                                          : (const float *)call->operand[0].data + part.begin;
-        const double squares = sum_of_squares(gradient, part.end - part.begin);
-        blocks[b] = (float)(isfinite(squares)
-                                ? sqrt(squares / TWI_UPDATE_BLOCK)
-                                : last_mark(gradient, part.end - part.begin, part.begin - base));
+        const float *gradient =
+            part.half ? widen_block(&call->operand[2], &part, wide) : (const float *)call->operand[0].data + part.begin;
+        const float sum = sum_in_f32(gradient, part.end - part.begin);
+        blocks[b] = twi_squares_hold(sum) ? twi_block_of_squares(sum)
+                                          : guard_block(gradient, part.end - part.begin, part.begin - base);
     }
 }

@@ -4,6 +4,9 @@
 #define TWI_CPU_POINT_H
 
 #include "loops.h"
+#include "backend/attrs.h"
+
+#include <math.h>
 
 #define TWI_POINT_KERNELS(KERNEL)                                                                \
     KERNEL(bias_forward, "bias.forward", twi_sweep_refuse, twi_sweep_prepare)                    \
@@ -39,9 +42,17 @@
 #define TWI_POINT_MEMBER(name, kernel, refuse, prepare) twi_cpu_loop *name;
 typedef struct twi_point_loops {
     TWI_POINT_KERNELS(TWI_POINT_MEMBER)
+    /* What the guard keeps of a block of gradients, `first` the place of the first: of one whose squares' sum in f32
+     * does not hold. */
+    float (*guard_block)(const float *gradients, int64_t count, int64_t first);
 } twi_point_loops;
 
 extern const twi_point_loops twi_point_baseline, twi_point_avx2, twi_point_avx512, twi_point_avx512_bf16;
+
+/* A block's sum of squares in f32, each element of a vector a few dozen terms, is exact to some 1e-7, if no square that
+ * counts leaves the normal numbers; then it gives the block's root mean square. */
+static inline bool twi_squares_hold(float sum) { return sum >= 0x1p-90f && sum <= 0x1p+120f; }
+static inline float twi_block_of_squares(float sum) { return sqrtf(sum / TWI_UPDATE_BLOCK); }
 
 /* Scratch of a row of classes: whole vectors of the widest kind. */
 static inline int64_t twi_classes_padded(int64_t classes) { return (classes + 15) / 16 * 16; }

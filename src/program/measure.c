@@ -1,0 +1,62 @@
+/* Gradients that are measured where they are made: the sums leave registers, and their squares are summed before they do. So
+ * the guard need not read them again, which costs as much as the memory that holds them is slow. The guard's blocks are then
+ * the rows of the weight. Knows no op: the table is in fuse_patterns.c. */
+#include "program.h"
+#include "backend/attrs.h"
+#include "patterns.h"
+
+/* Shorter rows make more blocks than are worth their while. */
+enum { ROW_LEAST = 256 };
+
+/* Where nobody updates there is no hurry. Under clipping the norm is a factor of every update, and has to be the same to the bit in every program that trains the
+ * model, in windows of batches too: there all gradients are measured in the same blocks. */
+static bool measures(const tw_program *program, const tw_program_options *options) {
+    return program->guarded && program->fuse && options->optimizer && !program->accumulate && program->guard.clip == 0;
+}
+
+/* The value whose gradient the step makes in f32, in one piece; -1: it makes none. */
+static int value_of(const tw_program *program, const twi_step *step, const twi_measure *row) {
+    if (!twi_is_kernel(step, row->product) || step->dtype != TW_F32) return -1;
+    const twi_buffer *gradient = &program->buffer[step->operand[row->gradient]];
+    const bool fits = gradient->source == TWI_SOURCE_GRADIENT && twi_shape_count_from(&gradient->shape, 1) >= ROW_LEAST;
+    return fits ? twi_program_learned_by(program, step, row->gradient) : -1;
+}
+
+static tw_status make_measured(tw_program *program, const twi_step *product, const twi_measure *row, int value,
+                               twi_step *measured) {
+    twi_measure_attrs *attrs;
+    *measured = *product;
+    TWI_TRY(twi_program_kernel(program, row->measured, &measured->kernel));
+    TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "guard of a gradient"));
+    *attrs = (twi_measure_attrs){program->guarded,
+                                 program->model->store.parameter[program->model->graph.value[value]->parameter].offset};
+    measured->attrs = attrs;
+    measured->operand[row->gradient + 1] = program->guard_blocks;
+    return TW_OK;
+}
+
+static bool is_taken(const tw_program *program, const twi_step *step) {
+    tw_context *context = twi_program_context(program);
+    twi_call call;
+    twi_program_call(program, step, 0, &call);
+    return context->backend->takes && context->backend->takes(context, step->kernel, &call);
+}
+
+static tw_status consider(tw_program *program, const twi_measure *row, int index) {
+    twi_step measured;
+    const int value = value_of(program, &program->step[index], row);
+    if (value < 0) return TW_OK;
+    TWI_TRY(make_measured(program, &program->step[index], row, value, &measured));
+    if (!is_taken(program, &measured)) return TW_OK;
+    program->step[index] = measured;
+    program->buffer[program->gradient_buffer[value]].measured = true;
+    program->measured = true;
+    return TW_OK;
+}
+
+tw_status twi_pass_measure(tw_program *program, const tw_program_options *options) {
+    if (!measures(program, options)) return TW_OK;
+    for (const twi_measure *row = twi_measures; row->product; row++)
+        for (int i = 0; i < program->step_count; i++) TWI_TRY(consider(program, row, i));
+    return program->measured ? twi_lower_segments_again(program) : TW_OK;
+}

@@ -17,8 +17,9 @@ static void print_usage(FILE *to) {
 }
 
 int twi_cli_refuse(const twi_cli_command *command, const char *problem, const char *argument) {
+    const char *line = strchr(command->usage, '\n');
     if (problem) fprintf(stderr, "talweg %s: %s: %s\n", command->name, problem, argument);
-    fputs(command->usage, stderr);
+    fprintf(stderr, "%.*s\ntalweg %s --help tells more\n", (int)(line - command->usage), command->usage, command->name);
     return TWI_CLI_REFUSED;
 }
 

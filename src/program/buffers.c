@@ -125,6 +125,13 @@ void twi_program_call(const tw_program *program, const twi_step *step, int64_t s
     if (step->kernel->split == TWI_BY_RANGE) call->end = step->kernel->range(call);
 }
 
+bool twi_program_is_taken(const tw_program *program, const twi_step *step) {
+    tw_context *context = twi_program_context(program);
+    twi_call call;
+    twi_program_call(program, step, 0, &call);
+    return context->backend->takes && context->backend->takes(context, step->kernel, &call);
+}
+
 int64_t twi_program_step_samples(const tw_program *program, const twi_step *step) {
     if (step->kernel->split == TWI_BY_SAMPLE)
         for (int o = 0; o < step->kernel->operand_count; o++)

@@ -123,14 +123,6 @@ static tw_status join_attrs(tw_program *program, const twi_step *step, const twi
     return TW_OK;
 }
 
-/* Has the back end an implementation of the step? */
-static bool is_taken(const tw_program *program, const twi_step *step) {
-    tw_context *context = twi_program_context(program);
-    twi_call call;
-    twi_program_call(program, step, 0, &call);
-    return context->backend->takes && context->backend->takes(context, step->kernel, &call);
-}
-
 /* The step that a match becomes, without its mask. */
 static tw_status make_fused(tw_program *program, const match *m, twi_step *fused) {
     const twi_pattern *pattern = m->pattern;
@@ -165,7 +157,7 @@ static tw_status apply_match(tw_program *program, const match *m) {
     }
     double before = 0, after = twi_program_step_bytes(program, &fused);
     for (int k = 0; k < pattern->members; k++) before += twi_program_step_bytes(program, &program->step[m->step[k]]);
-    if (after >= before || (pattern->asked && !is_taken(program, &fused))) return TW_OK;
+    if (after >= before || (pattern->asked && !twi_program_is_taken(program, &fused))) return TW_OK;
     program->fused_bytes += before - after;
     int last = last_step(m);
     for (int k = 0; k < pattern->members; k++) program->step[m->step[k]].kernel = NULL;
@@ -194,7 +186,7 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out) {
                 continue;
             twi_step fused;
             TWI_TRY(make_fused(program, &m, &fused));
-            *out = is_taken(program, &fused);
+            *out = twi_program_is_taken(program, &fused);
         }
     return TW_OK;
 }
@@ -233,7 +225,7 @@ static tw_status absorb(tw_program *program, int at) {
         const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
         if (reads > 1 || !row) return TW_OK;
         TWI_TRY(make_twin(program, row, &producer, &program->step[i], &twin));
-        if (row->asked && !is_taken(program, &twin)) return TW_OK;
+        if (row->asked && !twi_program_is_taken(program, &twin)) return TW_OK;
         hits++;
     }
     if (!hits) return TW_OK;

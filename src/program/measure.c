@@ -35,19 +35,12 @@ static tw_status make_measured(tw_program *program, const twi_step *product, con
     return TW_OK;
 }
 
-static bool is_taken(const tw_program *program, const twi_step *step) {
-    tw_context *context = twi_program_context(program);
-    twi_call call;
-    twi_program_call(program, step, 0, &call);
-    return context->backend->takes && context->backend->takes(context, step->kernel, &call);
-}
-
 static tw_status consider(tw_program *program, const twi_measure *row, int index) {
     twi_step measured;
     const int value = value_of(program, &program->step[index], row);
     if (value < 0) return TW_OK;
     TWI_TRY(make_measured(program, &program->step[index], row, value, &measured));
-    if (!is_taken(program, &measured)) return TW_OK;
+    if (!twi_program_is_taken(program, &measured)) return TW_OK;
     program->step[index] = measured;
     program->buffer[program->gradient_buffer[value]].measured = true;
     program->measured = true;

@@ -114,18 +114,11 @@ static tw_status make_merged(tw_program *program, const candidate *c, twi_step *
     return add_moments(program, c, &merged->operand[c->row->gradient + 1]);
 }
 
-static bool is_taken(const tw_program *program, const twi_step *step) {
-    tw_context *context = twi_program_context(program);
-    twi_call call;
-    twi_program_call(program, step, 0, &call);
-    return context->backend->takes && context->backend->takes(context, step->kernel, &call);
-}
-
 /* The merged step stands just before the optimizer's, and what lay between moves up. */
 static tw_status merge(tw_program *program, const candidate *c) {
     twi_step merged;
     TWI_TRY(make_merged(program, c, &merged));
-    if (!is_taken(program, &merged)) {
+    if (!twi_program_is_taken(program, &merged)) {
         program->step[c->product].apart = "the back end has no code for it";
         return TW_OK;
     }

@@ -199,6 +199,8 @@ tw_status twi_program_set_dtype(tw_program *program, int buffer, tw_dtype dtype)
 static inline bool twi_is_half(uint8_t dtype) { return dtype == TW_F16 || dtype == TW_BF16; }
 /* The call a step makes on the whole batch, without data; samples > 0 cuts batched operands to that many. */
 void twi_program_call(const tw_program *program, const twi_step *step, int64_t samples, twi_call *call);
+/* Has the back end an implementation of the step? */
+bool twi_program_is_taken(const tw_program *program, const twi_step *step);
 /* Samples (axis 0) of a step that runs by sample; 0 if no operand is batched. */
 int64_t twi_program_step_samples(const tw_program *program, const twi_step *step);
 /* The buffer whose memory it has, through views and steps in place. */

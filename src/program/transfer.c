@@ -8,8 +8,8 @@ static tw_status check_ran(const tw_program *program, const char *function) {
     if (program->model->arena_user == program && program->ran) return TW_OK;
     return TWI_FAIL(
         TW_ERROR_STATE,
-        "%s: there is nothing to read: the program has not run yet, or another program of the model was fed "
-        "or run since (programs of a model share memory); feed and run it again",
+        "%s: there is nothing to read: the program has not run yet, or another program of the model was made, "
+        "fed or run since (programs of a model share memory); feed and run it again",
         function);
 }
 

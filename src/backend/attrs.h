@@ -168,6 +168,7 @@ static inline int64_t twi_update_block_left(const twi_update_attrs *attrs, int64
 typedef struct twi_measure_attrs {
     const twi_update_attrs *guarded; /* what the guard looks at; the weight is a segment of its own there */
     int64_t begin;                   /* and begins at this element */
+    uint8_t dtype;                   /* what the gradient is stored in: tw_dtype */
 } twi_measure_attrs;
 
 static inline int64_t twi_measure_first_block(const twi_measure_attrs *attrs) {

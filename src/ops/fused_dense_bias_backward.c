@@ -29,7 +29,7 @@ static double flops(const twi_call *call) {
     return 2.0 * (double)twi_shape_count(&call->operand[DW].shape) * (double)call->operand[DY].shape.dim[0];
 }
 
-static const twi_kernel kernel_backward = {
+const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights_bias) = {
     .name = "dense.backward_weights_bias",
     .operand_count = 4,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
@@ -43,7 +43,7 @@ static const twi_kernel kernel_backward = {
     .run = run_backward,
 };
 
-static const twi_kernel *const kernels[] = {&kernel_backward, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_dense_backward_weights_bias), NULL};
 
 /* ---- cases: those of a dense layer (op_dense.c) ---- */
 

@@ -15,6 +15,7 @@ extern const twi_kernel TWI_NAME(twi_kernel_max_pool_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_dense_forward);  /* op_dense.c */
 extern const twi_kernel TWI_NAME(twi_kernel_dense_backward_data);
 extern const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights);
+extern const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights_bias); /* fused_dense_bias_backward.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_forward);   /* op_bias.c */
 extern const twi_kernel TWI_NAME(twi_kernel_bias_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_relu_forward); /* op_relu.c */

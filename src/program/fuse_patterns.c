@@ -167,6 +167,7 @@ const twi_merge twi_merges[] = {
 
 const twi_measure twi_measures[] = {
     {"dense.backward_weights", 2, "dense.backward_weights_measure"},
+    {"dense.backward_weights_bias", 2, "dense.backward_weights_bias_measure"},
     {.product = NULL},
 };
 

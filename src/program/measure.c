@@ -14,11 +14,12 @@ static bool measures(const tw_program *program, const tw_program_options *option
     return program->guarded && program->fuse && options->optimizer && !program->accumulate && program->guard.clip == 0;
 }
 
-/* The value whose gradient the step makes in f32, in one piece; -1: it makes none. */
+/* The value whose gradient the step makes, in one piece; -1: it makes none. */
 static int value_of(const tw_program *program, const twi_step *step, const twi_measure *row) {
-    if (!twi_is_kernel(step, row->product) || step->dtype != TW_F32) return -1;
+    if (!twi_is_kernel(step, row->product)) return -1;
     const twi_buffer *gradient = &program->buffer[step->operand[row->gradient]];
-    const bool fits = gradient->source == TWI_SOURCE_GRADIENT && twi_shape_count_from(&gradient->shape, 1) >= ROW_LEAST;
+    const bool kept = gradient->source == TWI_SOURCE_GRADIENT || gradient->source == TWI_SOURCE_HALF_GRADIENT;
+    const bool fits = kept && twi_shape_count_from(&gradient->shape, 1) >= ROW_LEAST;
     return fits ? twi_program_learned_by(program, step, row->gradient) : -1;
 }
 
@@ -28,10 +29,12 @@ static tw_status make_measured(tw_program *program, const twi_step *product, con
     *measured = *product;
     TWI_TRY(twi_program_kernel(program, row->measured, &measured->kernel));
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "guard of a gradient"));
-    *attrs = (twi_measure_attrs){program->guarded,
-                                 program->model->store.parameter[program->model->graph.value[value]->parameter].offset};
+    const tw_model *model = program->model;
+    *attrs = (twi_measure_attrs){.guarded = program->guarded,
+                                 .begin = model->store.parameter[model->graph.value[value]->parameter].offset,
+                                 .dtype = program->buffer[product->operand[row->gradient]].dtype};
     measured->attrs = attrs;
-    measured->operand[row->gradient + 1] = program->guard_blocks;
+    measured->operand[product->kernel->operand_count] = program->guard_blocks;
     return TW_OK;
 }
 

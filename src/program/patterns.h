@@ -91,7 +91,7 @@ extern const twi_merge twi_merges[]; /* ends with a NULL product */
  * product's and the guard's blocks. */
 typedef struct twi_measure {
     const char *product;
-    int8_t gradient; /* operand of the product, its last */
+    int8_t gradient; /* operand of the product */
     const char *measured;
 } twi_measure;
 

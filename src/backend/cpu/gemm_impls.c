@@ -145,27 +145,6 @@ static void dense_backward_weights(const twi_cpu_site *site, const twi_call *cal
                                    x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
 }
 
-/* And what the guard keeps of each of those rows. */
-static tw_status prepare_measure(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    site->worker_bytes =
-        twi_gemm_squares_scratch_of(main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]) * sizeof(float);
-    return TW_OK;
-}
-static void dense_backward_weights_measure(const twi_cpu_site *site, const twi_call *call,
-                                           const twi_cpu_workspace *workspace) {
-    const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
-    const int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
-    const float *row = (const float *)dw->data + call->begin * in;
-    float *block = (float *)call->operand[3].data + twi_measure_first_block(call->attrs) + call->begin;
-    twi_gemm_for(site->isa)->outer_squares(call->end - call->begin, in, samples, (const float *)dy->data + call->begin,
-                                           1, out, x->data, in, (float *)dw->data + call->begin * in, in, block,
-                                           workspace->scratch);
-    for (int64_t o = call->begin; o < call->end; o++, block++, row += in)
-        *block = twi_squares_hold(*block) ? twi_block_of_squares(*block)
-                                          : TWI_FOR_ISA(site->isa, point)->guard_block(row, in, 0);
-}
-
 static const char *refuse_merged(const twi_call *call, twi_isa isa) {
     if (call->operand[0].shape.dim[0] > TWI_GEMM_DEPTH) return "sums over so many samples are made in parts";
     return refuse_dense(call, isa);
@@ -190,17 +169,57 @@ static void dense_backward_weights_sgd(const twi_cpu_site *site, const twi_call 
                                           workspace->scratch);
 }
 
-/* The gradient, and as many numbers of db, each the sum of the column of dy that its row of dw was made with. */
-static void dense_backward_weights_bias(const twi_cpu_site *site, const twi_call *call,
-                                        const twi_cpu_workspace *workspace) {
+/* And as many numbers of db, each the sum of the column of dy that its row of dw was made with. */
+static void sum_columns(const twi_call *call) {
     const twi_operand *dy = &call->operand[1];
     int64_t samples = dy->shape.dim[0], out = dy->shape.dim[1], count = call->end - call->begin;
     const float *from = (const float *)dy->data + call->begin;
     float *restrict db = (float *)call->operand[3].data + call->begin;
-    dense_backward_weights(site, call, workspace);
     memset(db, 0, (size_t)count * sizeof *db);
     for (int64_t n = 0; n < samples; n++, from += out)
         for (int64_t o = 0; o < count; o++) db[o] += from[o];
+}
+static void dense_backward_weights_bias(const twi_cpu_site *site, const twi_call *call,
+                                        const twi_cpu_workspace *workspace) {
+    dense_backward_weights(site, call, workspace);
+    sum_columns(call);
+}
+
+/* ---- and what the guard keeps of each of those rows ---- */
+
+/* Of rows begin .. end-1 of the gradient; they are the last operand. */
+static float *blocks_of(const twi_call *call) {
+    return (float *)call->operand[call->operand_count - 1].data + twi_measure_first_block(call->attrs) + call->begin;
+}
+static float block_of(const twi_cpu_site *site, float squares, const float *row, int64_t count) {
+    return twi_squares_hold(squares) ? twi_block_of_squares(squares)
+                                     : TWI_FOR_ISA(site->isa, point)->guard_block(row, count, 0);
+}
+
+/* Gradients that are rounded to halves are measured as that. */
+static const char *refuse_measured(const twi_call *call, twi_isa isa) {
+    const twi_measure_attrs *attrs = call->attrs;
+    return attrs->dtype == TW_F32 ? refuse_dense(call, isa) : "the gradient is kept in half precision";
+}
+static tw_status prepare_measured(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    site->worker_bytes =
+        twi_gemm_squares_scratch_of(main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]) * sizeof(float);
+    return TW_OK;
+}
+static void dense_backward_weights_measure(const twi_cpu_site *site, const twi_call *call,
+                                           const twi_cpu_workspace *workspace) {
+    const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
+    const int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
+    float *row = (float *)dw->data + call->begin * in, *block = blocks_of(call);
+    twi_gemm_for(site->isa)->outer_squares(call->end - call->begin, in, samples, (const float *)dy->data + call->begin,
+                                           1, out, x->data, in, row, in, block, workspace->scratch);
+    for (int64_t o = call->begin; o < call->end; o++, block++, row += in) *block = block_of(site, *block, row, in);
+}
+static void dense_backward_weights_bias_measure(const twi_cpu_site *site, const twi_call *call,
+                                                const twi_cpu_workspace *workspace) {
+    dense_backward_weights_measure(site, call, workspace);
+    sum_columns(call);
 }
 
 /* ---- gradients of dense layers' weights, in halves ---- */
@@ -226,8 +245,20 @@ static tw_status prepare_weights_halves(twi_cpu_site *site, const twi_call *main
     return twi_add_size(&site->worker_bytes, sums, product, "scratch of a dense layer");
 }
 
-static void dense_backward_weights_halves(const twi_cpu_site *site, const twi_call *call,
-                                          const twi_cpu_workspace *workspace) {
+/* One row of sums, rounded where the gradient is kept so. Returns the sum of the squares of what it has become. */
+static float keep_row(const twi_cpu_site *site, const twi_operand *dw, int64_t row, float *sums, int64_t in) {
+    const twi_halves_loops *halves = twi_halves_for(site->isa);
+    const tw_dtype dtype = (tw_dtype)dw->dtype;
+    if (dtype == TW_F32) return TWI_FOR_ISA(site->isa, point)->guard_sum(sums, in);
+    uint16_t *to = (uint16_t *)dw->data + row * in;
+    const float squares = halves->narrow_squares(to, sums, dtype, in);
+    if (!twi_squares_hold(squares)) halves->widen(sums, to, dtype, in); /* somebody will look at them */
+    return squares;
+}
+
+/* block: of the first row; NULL: the guard looks later. */
+static void run_weights_halves(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                               float *block) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
     const int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
     const bool narrow = twi_cpu_is_half(call, 2);
@@ -237,21 +268,51 @@ static void dense_backward_weights_halves(const twi_cpu_site *site, const twi_ca
         float *to = narrow ? sums : (float *)dw->data + row * in;
         twi_gemm_for(site->isa)->outer_halves((tw_dtype)x->dtype, rows, in, samples, (const uint16_t *)dy->data + row,
                                               1, out, x->data, in, false, to, in, product);
-        if (narrow)
+        for (int64_t r = 0; block && r < rows; r++, to += in, block++)
+            *block = block_of(site, keep_row(site, dw, row + r, to, in), to, in);
+        if (narrow && !block)
             twi_halves_for(site->isa)->narrow((uint16_t *)dw->data + row * in, sums, (tw_dtype)dw->dtype, rows * in);
     }
 }
+static void dense_backward_weights_halves(const twi_cpu_site *site, const twi_call *call,
+                                          const twi_cpu_workspace *workspace) {
+    run_weights_halves(site, call, workspace, NULL);
+}
 
+static void sum_columns_halves(const twi_cpu_site *site, const twi_call *call) {
+    const twi_operand *dy = &call->operand[1];
+    const int64_t samples = dy->shape.dim[0], out = dy->shape.dim[1];
+    float part[HALF_ROWS];
+    for (int64_t row = call->begin, rows; row < call->end; row += rows) {
+        float *restrict db = (float *)call->operand[3].data + row;
+        rows = twi_smaller(HALF_ROWS, call->end - row);
+        memset(db, 0, (size_t)rows * sizeof *db);
+        for (int64_t n = 0; n < samples; n++) {
+            twi_halves_for(site->isa)->widen(part, (const uint16_t *)dy->data + n * out + row, (tw_dtype)dy->dtype,
+                                             rows);
+            for (int64_t o = 0; o < rows; o++) db[o] += part[o];
+        }
+    }
+}
 static void dense_backward_weights_bias_halves(const twi_cpu_site *site, const twi_call *call,
                                                const twi_cpu_workspace *workspace) {
-    const twi_operand *dy = &call->operand[1];
-    const int64_t samples = dy->shape.dim[0], out = dy->shape.dim[1], count = call->end - call->begin;
-    const uint16_t *from = (const uint16_t *)dy->data + call->begin;
-    float *restrict db = (float *)call->operand[3].data + call->begin;
-    dense_backward_weights_halves(site, call, workspace);
-    memset(db, 0, (size_t)count * sizeof *db);
-    for (int64_t n = 0; n < samples; n++, from += out)
-        for (int64_t o = 0; o < count; o++) db[o] += twi_half_to_f32((tw_dtype)dy->dtype, from[o]);
+    run_weights_halves(site, call, workspace, NULL);
+    sum_columns_halves(site, call);
+}
+
+static const char *refuse_measured_halves(const twi_call *call, twi_isa isa) {
+    const twi_measure_attrs *attrs = call->attrs;
+    if (attrs->dtype != call->operand[2].dtype) return "the gradient is kept in another type";
+    return refuse_dense_halves(call, isa);
+}
+static void dense_backward_weights_measure_halves(const twi_cpu_site *site, const twi_call *call,
+                                                  const twi_cpu_workspace *workspace) {
+    run_weights_halves(site, call, workspace, blocks_of(call));
+}
+static void dense_backward_weights_bias_measure_halves(const twi_cpu_site *site, const twi_call *call,
+                                                       const twi_cpu_workspace *workspace) {
+    run_weights_halves(site, call, workspace, blocks_of(call));
+    sum_columns_halves(site, call);
 }
 
 /* ---- convolutions ---- */
@@ -339,6 +400,11 @@ static void conv_backward_weights_ranged(const twi_cpu_site *site, const twi_cal
     }
 #define DENSE(kernel_name, prepare_fn, run_fn) \
     { .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense, .prepare = prepare_fn, .run = run_fn }
+#define MEASURED(kernel_name, refuse_fn, prepare_fn, run_fn)                                                         \
+    {                                                                                                                \
+        .kernel = "dense.backward_weights_" kernel_name, .name = "gemm", .refuse = refuse_fn, .prepare = prepare_fn, \
+        .run = run_fn                                                                                                \
+    }
 #define CONV(kernel_name, prepare_fn, run_fn)                                                             \
     {                                                                                                     \
         .kernel = "conv2d." kernel_name, .name = "patches", .refuse = refuse_conv, .prepare = prepare_fn, \
@@ -357,7 +423,8 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
     DENSE("backward_weights", prepare_weights, dense_backward_weights),
     DENSE("backward_weights_bias", prepare_weights, dense_backward_weights_bias),
-    DENSE("backward_weights_measure", prepare_measure, dense_backward_weights_measure),
+    MEASURED("measure", refuse_measured, prepare_measured, dense_backward_weights_measure),
+    MEASURED("bias_measure", refuse_measured, prepare_measured, dense_backward_weights_bias_measure),
     {.kernel = "dense.backward_weights_sgd",
      .name = "gemm",
      .refuse = refuse_merged,
@@ -365,6 +432,9 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
      .run = dense_backward_weights_sgd},
     DENSE_HALVES("backward_weights", dense_backward_weights_halves),
     DENSE_HALVES("backward_weights_bias", dense_backward_weights_bias_halves),
+    MEASURED("measure", refuse_measured_halves, prepare_weights_halves, dense_backward_weights_measure_halves),
+    MEASURED("bias_measure", refuse_measured_halves, prepare_weights_halves,
+             dense_backward_weights_bias_measure_halves),
     CONV("forward", prepare_forward, conv_forward),
     CONV("forward_bias", prepare_forward, conv_forward_bias),
     CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),

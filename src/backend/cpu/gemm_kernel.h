@@ -257,7 +257,11 @@ VEC_INLINE const void *elements(const void *matrix, int64_t i, tw_dtype dtype) {
 VEC_INLINE float element(const void *matrix, int64_t i, tw_dtype dtype) {
     if (dtype == TW_F32) return ((const float *)matrix)[i];
     const uint16_t half = ((const uint16_t *)matrix)[i];
+#if defined(__F16C__)
+    if (dtype == TW_F16) return _cvtsh_ss(half); /* without a branch, which tiny gradients would have mispredicted */
+#else
     if (dtype == TW_F16) return twi_f16_to_f32(half);
+#endif
     const uint32_t bits = (uint32_t)half << 16;
     float value;
     memcpy(&value, &bits, sizeof value);

@@ -14,7 +14,7 @@ typedef float half_vec_in_memory __attribute__((vector_size(2 * VEC_WIDTH), alig
 typedef double double_vec __attribute__((vector_size(4 * VEC_WIDTH)));
 enum { GUARD_SUMS = 4, GUARD_STEP = GUARD_SUMS * VEC_WIDTH / 2 };
 
-static float sum_in_f32(const float *g, int64_t count) {
+static float guard_sum(const float *g, int64_t count) {
     vec sum[GUARD_SUMS] = {{0}};
     int64_t i = 0;
     for (; i + GUARD_SUMS * VEC_WIDTH <= count; i += GUARD_SUMS * VEC_WIDTH) {
@@ -83,7 +83,7 @@ static void guard_measure(const twi_call *call, const twi_cpu_workspace *workspa
         const twi_update_segment part = twi_update_block(call->attrs, b, &base);
         const float *gradient =
             part.half ? widen_block(&call->operand[2], &part, wide) : (const float *)call->operand[0].data + part.begin;
-        const float sum = sum_in_f32(gradient, part.end - part.begin);
+        const float sum = guard_sum(gradient, part.end - part.begin);
         blocks[b] = twi_squares_hold(sum) ? twi_block_of_squares(sum)
                                           : guard_block(gradient, part.end - part.begin, part.begin - base);
     }

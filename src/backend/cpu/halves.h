@@ -11,6 +11,8 @@
 typedef struct twi_halves_loops {
     void (*widen)(float *out, const uint16_t *in, tw_dtype half, int64_t count);
     void (*narrow)(uint16_t *out, const float *in, tw_dtype half, int64_t count);
+    /* And returns the sum of the squares, in f32, of what they have become. */
+    float (*narrow_squares)(uint16_t *out, const float *in, tw_dtype half, int64_t count);
 } twi_halves_loops;
 
 extern const twi_halves_loops twi_halves_baseline, twi_halves_avx2, twi_halves_avx512;

@@ -42,8 +42,9 @@
 #define TWI_POINT_MEMBER(name, kernel, refuse, prepare) twi_cpu_loop *name;
 typedef struct twi_point_loops {
     TWI_POINT_KERNELS(TWI_POINT_MEMBER)
-    /* What the guard keeps of a block of gradients, `first` the place of the first: of one whose squares' sum in f32
-     * does not hold. */
+    /* The sum of a block's squares in f32; and what the guard keeps of a block, `first` the place of its first gradient,
+     * where that sum does not hold. */
+    float (*guard_sum)(const float *gradients, int64_t count);
     float (*guard_block)(const float *gradients, int64_t count, int64_t first);
 } twi_point_loops;
 

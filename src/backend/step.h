@@ -128,6 +128,14 @@ typedef struct twi_control {
     twi_fault fault;
 } twi_control;
 
+/* What a kernel says of the control block (twi_kernel.control), for a back end that orders steps by what they touch. What
+ * the host sent for the run anybody reads without a word. A kernel that does not look at faults may raise some. */
+typedef enum twi_control_use {
+    TWI_CONTROL_READ = 1,   /* reads what steps advance: update, learning_rate, bad_loss, guard */
+    TWI_CONTROL_FAULTS = 2, /* looks whether a fault was raised; raises none, unless it writes as well */
+    TWI_CONTROL_WRITE = 4   /* changes what steps advance, or raises faults though it looks for them */
+} twi_control_use;
+
 #ifndef __cplusplus
 /* Records a fault; of several the one with the smallest sample stays, so that the report does not depend on threads. */
 void twi_fault_raise(twi_control *control, tw_status code, int32_t node, int64_t sample, double value);
@@ -163,6 +171,7 @@ struct twi_kernel {
     twi_operand_rule operand[TWI_MAX_OPERANDS];
     uint8_t split;                        /* twi_split */
     uint8_t types;                        /* twi_types */
+    uint8_t control;                      /* twi_control_use bits, of whatever implements it */
     /* Flat arrays in two types: 1 + index of the f32 operand beside which this one holds the same elements in half
      * precision; 0: none. Such operands are absent where no element is kept so, and every implementation reads or
      * writes them itself. */

@@ -56,6 +56,7 @@ static const twi_kernel update = {
     .split = TWI_BY_RANGE,
     .range = twi_call_elements,
     .grain = 4096,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS,
     .run = update_run,
 };
 

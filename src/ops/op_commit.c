@@ -44,6 +44,7 @@ static const twi_kernel check = {
     .operand_count = 1,
     .operand = {{"loss", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_WRITE,
     .run = check_run,
 };
 
@@ -52,12 +53,14 @@ static const twi_kernel copy = {
     .operand_count = 2,
     .operand = {{"source", TWI_READ, TWI_ACC, TWI_WHOLE, 0}, {"target", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS,
     .run = copy_run,
 };
 
 static const twi_kernel advance = {
     .name = "commit.advance",
     .split = TWI_AT_ONCE,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS | TWI_CONTROL_WRITE,
     .run = advance_run,
 };
 

@@ -52,6 +52,7 @@ static const twi_kernel kernel_merged = {
     .range = rows,
     .grain = 8,
     .flops = flops,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS,
     .run = run_merged,
 };
 

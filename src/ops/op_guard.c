@@ -76,6 +76,7 @@ static const twi_kernel decide = {
     .operand_count = 1,
     .operand = {{"blocks", TWI_READ, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS | TWI_CONTROL_WRITE,
     .run = decide_run,
 };
 

@@ -24,6 +24,7 @@ static const twi_kernel write_seed = {
     .operand_count = 1,
     .operand = {{"seed", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_AT_ONCE,
+    .control = TWI_CONTROL_READ,
     .run = write_run,
 };
 

@@ -49,6 +49,7 @@ static void learning_rate_run(const twi_call *call) {
 static const twi_kernel learning_rate = {
     .name = "schedule.learning_rate",
     .split = TWI_AT_ONCE,
+    .control = TWI_CONTROL_READ | TWI_CONTROL_WRITE,
     .run = learning_rate_run,
 };
 

@@ -5,7 +5,7 @@
 
 #include "backend/cpu/cpu.h"
 
-enum { HAND_MOST = 12 };
+enum { HAND_MOST = 32 };
 
 typedef struct hand {
     tw_context *context;

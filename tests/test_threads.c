@@ -101,7 +101,7 @@ static void pass_on(void *argument, int worker, int workers) {
     for (int phase = 0; phase < r->phases; phase++) {
         const uint64_t *from = r->value[phase % 2];
         r->value[(phase + 1) % 2][worker] = from[worker] * 3 + from[(worker + 1) % workers];
-        twi_pool_barrier(r->pool, worker);
+        twi_pool_barrier(r->pool, worker, NULL, NULL);
     }
 }
 
@@ -125,11 +125,57 @@ static void test_barrier_keeps_phases_apart(void **state) {
     }
 }
 
+/* Between two phases one worker adds up what all have done, in memory without atomics, and all go on from the sum. */
+typedef struct tally {
+    twi_pool *pool;
+    int phases, adders;
+    uint64_t value[MOST], sum, last_worker;
+} tally;
+
+static void add_up(void *argument, int worker, int workers) {
+    tally *t = argument;
+    t->sum = t->sum * 5 + 1;
+    for (int w = 0; w < workers; w++) t->sum += t->value[w];
+    t->last_worker = (uint64_t)worker;
+    t->adders++;
+}
+
+static void count_from_sum(void *argument, int worker, int workers) {
+    tally *t = argument;
+    (void)workers;
+    for (int phase = 0; phase < t->phases; phase++) {
+        t->value[worker] = t->sum + (uint64_t)worker;
+        if (phase + 1 < t->phases) twi_pool_barrier(t->pool, worker, add_up, t);
+    }
+}
+
+static void test_the_last_to_come_acts_for_all(void **state) {
+    enum { PHASES = 50 };
+    for (int threads = 1; threads <= 4; threads++) {
+        tally t = {.pool = pool_of(state, threads), .phases = PHASES};
+        uint64_t expected = 0;
+        for (int run = 1; run <= 40; run++) {
+            assert_int_equal(twi_pool_run_to(t.pool, count_from_sum, add_up, &t), TW_OK);
+            for (int p = 0; p < PHASES; p++) {
+                const uint64_t before = expected;
+                expected = expected * 5 + 1;
+                for (int w = 0; w < threads; w++) expected += before + (uint64_t)w;
+            }
+            assert_int_equal(t.adders, run * PHASES);
+            assert_int_equal(t.sum, expected);
+            assert_in_range(t.last_worker, 0, threads - 1);
+        }
+        assert_int_equal(twi_pool_run(t.pool, count_from_sum, &t), TW_OK); /* which ends without */
+        assert_int_equal(t.adders, 41 * PHASES - 1);
+        twi_pool_destroy(t.pool);
+    }
+}
+
 static void linger(void *argument, int worker, int workers) {
     (void)workers;
     relay *r = argument;
     if (worker == 1) sleep_ms(5); /* far beyond the spin: the others go to sleep at the barrier */
-    twi_pool_barrier(r->pool, worker);
+    twi_pool_barrier(r->pool, worker, NULL, NULL);
     r->value[0][worker]++;
 }
 
@@ -355,6 +401,7 @@ int main(void) {
         TEST(test_every_worker_runs_once_a_run),
         TEST(test_run_alone_stays_on_the_caller),
         TEST(test_barrier_keeps_phases_apart),
+        TEST(test_the_last_to_come_acts_for_all),
         TEST(test_wakes_from_sleep),
         TEST(test_idle_pool_costs_no_processor_time),
         TEST(test_floating_point_state_is_the_pools_own),

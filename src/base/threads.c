@@ -33,7 +33,7 @@ struct twi_pool {
     int size;
     int64_t spin; /* ns; 0 with more workers than processors, where spinning takes the time of the one waited for */
     /* Written before `start` is bumped, read after. */
-    twi_pool_fn fn;
+    twi_pool_fn fn, last; /* last: at the end of the run, by one worker; may be NULL */
     void *argument;
     bool quit;
     /* Hosted: */
@@ -111,10 +111,10 @@ static void bump(twi_pool *pool, atomic_uint *word) {
     if (atomic_load(&pool->sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void twi_pool_barrier(twi_pool *pool, int worker) {
-    (void)worker; /* any one may be the last */
+void twi_pool_barrier(twi_pool *pool, int worker, twi_pool_fn last, void *argument) {
     unsigned passed = atomic_load(&pool->passed);
     if (atomic_fetch_add(&pool->arrived, 1) + 1 == (unsigned)pool->size) {
+        if (last) last(argument, worker, pool->size);
         atomic_store(&pool->arrived, 0);
         bump(pool, &pool->passed);
     } else {
@@ -132,7 +132,7 @@ static void *worker_main(void *argument) {
         wait_for_change(pool, &pool->start, start);
         if (pool->quit) return NULL;
         pool->fn(pool->argument, self->index, pool->size);
-        twi_pool_barrier(pool, self->index);
+        twi_pool_barrier(pool, self->index, pool->last, pool->argument);
     }
 }
 
@@ -162,20 +162,32 @@ static tw_status run_hosted(twi_pool *pool, twi_pool_fn fn, void *argument) {
                     pool->size);
 }
 
-tw_status twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument) {
-    if (pool->size == 1) {
-        twi_pool_run_alone(pool, fn, argument);
-        return TW_OK;
-    }
-    if (pool->parallel) return run_hosted(pool, fn, argument);
+static void run_on_threads(twi_pool *pool, twi_pool_fn fn, twi_pool_fn last, void *argument) {
     float_state before = float_state_set();
     pool->fn = fn;
+    pool->last = last;
     pool->argument = argument;
     bump(pool, &pool->start);
     fn(argument, 0, pool->size);
-    twi_pool_barrier(pool, 0);
+    twi_pool_barrier(pool, 0, last, argument);
     float_state_restore(before);
+}
+
+tw_status twi_pool_run_to(twi_pool *pool, twi_pool_fn fn, twi_pool_fn last, void *argument) {
+    if (pool->size > 1 && !pool->parallel) {
+        run_on_threads(pool, fn, last, argument);
+        return TW_OK;
+    }
+    if (pool->size > 1)
+        TWI_TRY(run_hosted(pool, fn, argument));
+    else
+        twi_pool_run_alone(pool, fn, argument);
+    if (last) twi_pool_run_alone(pool, last, argument);
     return TW_OK;
+}
+
+tw_status twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument) {
+    return twi_pool_run_to(pool, fn, NULL, argument);
 }
 
 void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument) {

@@ -27,10 +27,15 @@ int twi_pool_size(const twi_pool *pool);
  * when all are done.
  * Errors: STATE where the program's function did not do every task once. */
 tw_status twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument);
+/* The same, and when all are done the worker that was the last calls last(argument, worker, workers), before the others
+ * and the caller go on. */
+tw_status twi_pool_run_to(twi_pool *pool, twi_pool_fn fn, twi_pool_fn last, void *argument);
 /* Calls fn(argument, 0, 1) on the caller alone, with the same floating-point state: for work too small to share. */
 void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument);
-/* Inside twi_pool_run, of a pool that is not hosted: waits until every worker is here. */
-void twi_pool_barrier(twi_pool *pool, int worker);
+/* Inside twi_pool_run, of a pool that is not hosted: waits until every worker is here. The one that comes last calls
+ * last(argument, worker, workers) with what it was given itself, if not NULL, before it lets the others go: it sees
+ * what all have done, and all see what it does. */
+void twi_pool_barrier(twi_pool *pool, int worker, twi_pool_fn last, void *argument);
 
 /* Processors this process may use (affinity mask), at least 1. */
 int twi_processor_count(void);

@@ -313,7 +313,8 @@ static tw_status bind(binding *b, unsigned char *scratch) {
     for (int w = 0; w < program->workers; w++) program->worker[w].scratch = scratch + (size_t)w * b->plan->worker_bytes;
     for (int s = 0; s < b->plan->segment_count; s++) bind_segment(b, s);
     program->begin_count = b->plan->brief_shared ? 0 : b->begins;
-    return TW_OK;
+    program->phase_count = b->phases;
+    return twi_cpu_place_barriers(program, b->plan, b->arena);
 }
 
 tw_status twi_cpu_prepare(tw_context *context, void **out, const twi_plan *plan, twi_control *control, void *arena,

@@ -1,9 +1,11 @@
 /* A plan bound to memory: made by cpu_prepare.c, run by cpu_run.c.
  *
  * A run is a list of phases. A phase is a number of parts, fixed by the plan: the groups of a segment, the pieces of a
- * range, the pieces of a sum. Every worker has a share of them and helps others with theirs. Between phases stands a
- * barrier. So who does what never shows in the results: groups add in order, and their sums are combined in index
- * order. */
+ * range, the pieces of a sum. Every worker has a share of them and helps others with theirs. A barrier stands
+ * before a phase that conflicts with those since the last barrier (cpu_conflicts.c); the others follow without one.
+ * What one worker does alone is done by the last to come to the barrier, before it lets the others go: so that costs no
+ * barrier of its own. Who does what never shows in the results: groups add in order, and their sums are combined in
+ * index order. */
 #ifndef TWI_CPU_PROGRAM_H
 #define TWI_CPU_PROGRAM_H
 
@@ -71,7 +73,8 @@ struct twi_cpu_phase {
     twi_cpu_share *share; /* of every worker */
     twi_cpu_part *part;
     int parts;
-    bool alone; /* worker 0 does it all, so that a neighbour of this kind needs no barrier */
+    bool alone;   /* one worker does it all: the last to come to the barrier before, or else worker 0 */
+    bool barrier; /* it begins when all that was before is done */
     const twi_cpu_segment *segment;
     int first; /* of the pieces, or of the lists of steps, that its parts are */
 };
@@ -90,14 +93,15 @@ struct twi_cpu_program {
     twi_cpu_segment *segment;
     int segment_count;
     twi_cpu_phase *phase;
+    int phase_count;
     twi_cpu_share *share; /* of all phases */
     twi_cpu_piece *piece;
     int *begin;  /* steps that begin, in order */
     int *finish; /* steps that finish, in order */
     twi_cpu_worker *worker;
     twi_cpu_phase begin_phase; /* all steps that begin; no parts in a run whose constants are as before */
-    int begin_count; /* 0: each segment has a phase of its own for them */
-    uint64_t constants; /* for which they began */
+    int begin_count;           /* 0: each segment has a phase of its own for them */
+    uint64_t constants;        /* for which they began */
     int constant_segments;
     const twi_control *control;
     twi_step_time *times; /* as in the plan; NULL: not timed */
@@ -111,6 +115,9 @@ twi_cpu_part twi_cpu_run_range;  /* part of a range */
 twi_cpu_part twi_cpu_run_once;   /* all steps of a segment */
 twi_cpu_part twi_cpu_run_piece;  /* a piece of a sum */
 twi_cpu_part twi_cpu_run_finish; /* one step's finish */
+
+/* Marks the phases that have a barrier before them. */
+tw_status twi_cpu_place_barriers(twi_cpu_program *program, const twi_plan *plan, const void *arena);
 
 /* Entries of the back end's table. */
 tw_status twi_cpu_prepare(tw_context *context, void **out, const twi_plan *plan, twi_control *control, void *arena,

@@ -9,7 +9,7 @@
 /* Work that one worker is guessed to do faster than waking and meeting the others takes. Nor are they woken where there
  * is nothing to share: one image is one worker's. */
 #define ALONE_NANOSECONDS 20000
-#define BARRIER_NANOSECONDS 500
+#define BARRIER_NANOSECONDS 500.0
 
 static twi_cpu_workspace workspace_of(const twi_cpu_program *program, const twi_cpu_step *step, int worker, bool tail) {
     return (twi_cpu_workspace){.shared = step->shared,
@@ -144,11 +144,6 @@ void twi_cpu_run_finish(const twi_cpu_program *program, const twi_cpu_phase *pha
 
 /* ---- phases ---- */
 
-typedef struct run {
-    twi_cpu_program *program;
-    int first_phase, end_phase;
-} run;
-
 static int share_begin(const twi_cpu_program *program, const twi_cpu_phase *phase, int worker) {
     return (int)((int64_t)phase->parts * worker / program->workers);
 }
@@ -158,9 +153,13 @@ static void reset_phase(const twi_cpu_program *program, const twi_cpu_phase *pha
         atomic_store_explicit(&phase->share[w].next, share_begin(program, phase, w), memory_order_relaxed);
 }
 
-static void run_phase(const twi_cpu_program *program, twi_cpu_phase *phase, int worker) {
+static void run_whole(const twi_cpu_program *program, const twi_cpu_phase *phase, int worker) {
+    for (int part = 0; part < phase->parts; part++) phase->part(program, phase, part, worker);
+}
+
+static void run_phase(const twi_cpu_program *program, const twi_cpu_phase *phase, int worker) {
     if (phase->alone) {
-        for (int part = 0; worker == 0 && part < phase->parts; part++) phase->part(program, phase, part, worker);
+        if (worker == 0) run_whole(program, phase, worker);
         return;
     }
     for (int k = 0; k < program->workers; k++) {
@@ -170,23 +169,100 @@ static void run_phase(const twi_cpu_program *program, twi_cpu_phase *phase, int 
     }
 }
 
+/* ---- runs ---- */
+
+typedef struct run {
+    twi_cpu_program *program;
+    int first_phase, end_phase;
+    bool begins; /* workers share what steps begin with, before all else */
+    int opened;  /* phases before are alone, and done by the caller before it calls the others */
+    int closing; /* phases from here on are alone, and done by the worker that is done last */
+} run;
+
+static void run_wholes(const twi_cpu_program *program, int first, int end, int worker) {
+    for (int p = first; p < end; p++) run_whole(program, &program->phase[p], worker);
+}
+
+static void run_opening(void *argument, int worker, int workers) {
+    const run *r = argument;
+    (void)workers;
+    int threads = twi_onednn_enter();
+    if (!r->begins) run_whole(r->program, &r->program->begin_phase, worker);
+    run_wholes(r->program, r->first_phase, r->opened, worker);
+    twi_onednn_leave(threads);
+}
+
+static void run_closing(void *argument, int worker, int workers) {
+    const run *r = argument;
+    (void)workers;
+    int threads = twi_onednn_enter(); /* its own phases it has left */
+    run_wholes(r->program, r->closing, r->end_phase, worker);
+    twi_onednn_leave(threads);
+}
+
+static void run_all(void *argument, int worker, int workers) {
+    const run *r = argument;
+    (void)workers;
+    int threads = twi_onednn_enter();
+    run_whole(r->program, &r->program->begin_phase, worker);
+    run_wholes(r->program, r->first_phase, r->end_phase, worker);
+    twi_onednn_leave(threads);
+}
+
+static int skip_alone(const twi_cpu_program *program, int first, int end) {
+    while (first < end && program->phase[first].alone) first++;
+    return first;
+}
+
+/* Some phases in a row. */
+typedef struct stretch {
+    const twi_cpu_program *program;
+    int first, end;
+} stretch;
+
+static void run_stretch(void *argument, int worker, int workers) {
+    const stretch *s = argument;
+    (void)workers;
+    run_wholes(s->program, s->first, s->end, worker);
+}
+
+/* Who comes last does the phases that are alone; returns the first that is not. */
+static int pass_barrier(const run *r, int first, int worker) {
+    stretch alone = {r->program, first, skip_alone(r->program, first, r->closing)};
+    twi_pool_barrier(r->program->pool, worker, alone.end > first ? run_stretch : NULL, &alone);
+    return alone.end;
+}
+
 static void run_phases(void *argument, int worker, int workers) {
     const run *r = argument;
-    twi_cpu_program *program = r->program;
+    const twi_cpu_program *program = r->program;
     int threads = twi_onednn_enter();
-    const twi_cpu_phase *previous = NULL;
-    if (program->begin_phase.parts > 0) {
-        run_phase(program, &program->begin_phase, worker);
-        previous = &program->begin_phase;
-    }
-    for (int p = r->first_phase; p < r->end_phase; p++) {
-        twi_cpu_phase *phase = &program->phase[p];
-        bool same_worker = workers == 1 || (previous && previous->alone && phase->alone);
-        if (previous && !same_worker) twi_pool_barrier(program->pool, worker);
-        run_phase(program, phase, worker);
-        previous = phase;
+    (void)workers;
+    if (r->begins) run_phase(program, &program->begin_phase, worker);
+    for (int p = r->opened; p < r->closing; p++) {
+        if (p == r->opened ? r->begins : program->phase[p].barrier) p = pass_barrier(r, p, worker);
+        run_phase(program, &program->phase[p], worker);
     }
     twi_onednn_leave(threads);
+}
+
+/* At the end are those behind the last barrier, if they are all alone. */
+static void find_ends(run *r) {
+    const twi_cpu_program *program = r->program;
+    r->begins = program->begin_phase.parts > 1;
+    r->opened = r->begins ? r->first_phase : skip_alone(program, r->first_phase, r->end_phase);
+    r->closing = r->end_phase;
+    while (r->closing > r->opened && program->phase[r->closing - 1].alone) r->closing--;
+    while (r->closing < r->end_phase && !(program->phase[r->closing].barrier || (r->begins && r->closing == r->opened)))
+        r->closing++;
+}
+
+static tw_status run_shared(run *r) {
+    const twi_cpu_program *program = r->program;
+    twi_pool *pool = program->pool;
+    find_ends(r);
+    if (r->opened > r->first_phase || program->begin_phase.parts == 1) twi_pool_run_alone(pool, run_opening, r);
+    return twi_pool_run_to(pool, run_phases, r->closing < r->end_phase ? run_closing : NULL, r);
 }
 
 /* On the program's threads nobody can wait in the middle: every phase is handed out by itself. */
@@ -224,7 +300,7 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
                         first_segment, first_segment + segment_count - 1, program->segment_count);
     if (segment_count == 0) return TW_OK;
     const twi_cpu_segment *first = &program->segment[first_segment], *last = first + segment_count - 1;
-    run r = {program, first->first_phase, last->first_phase + last->phase_count};
+    run r = {.program = program, .first_phase = first->first_phase, .end_phase = last->first_phase + last->phase_count};
     const bool apart = first_segment < program->constant_segments; /* what other steps begin with is not made yet */
     bool fresh = program->control->constants && program->constants == program->control->constants;
     program->begin_phase.parts = fresh || apart ? 0 : program->begin_count;
@@ -232,14 +308,16 @@ tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, in
     double nanoseconds = 0;
     for (const twi_cpu_segment *s = first; s <= last; s++) nanoseconds += s->nanoseconds;
     bool shared = program->begin_phase.parts > 1;
+    int barriers = 1;
     for (int p = r.first_phase; p < r.end_phase; p++) {
         reset_phase(program, &program->phase[p]);
         shared = shared || !program->phase[p].alone;
+        barriers += program->phase[p].barrier;
     }
-    if (!shared || nanoseconds < ALONE_NANOSECONDS + (double)(r.end_phase - r.first_phase) * BARRIER_NANOSECONDS) {
-        twi_pool_run_alone(program->pool, run_phases, &r);
+    if (program->workers == 1 || !shared || nanoseconds < ALONE_NANOSECONDS + barriers * BARRIER_NANOSECONDS) {
+        twi_pool_run_alone(program->pool, run_all, &r);
     } else {
-        TWI_TRY(twi_pool_is_hosted(program->pool) ? run_hosted(&r) : twi_pool_run(program->pool, run_phases, &r));
+        TWI_TRY(twi_pool_is_hosted(program->pool) ? run_hosted(&r) : run_shared(&r));
     }
     if (!apart) program->constants = program->control->constants; /* for which steps have begun now */
     return TW_OK;

@@ -113,6 +113,40 @@ static void the_norm_is_that_of_the_gradients(void **state) {
     }
 }
 
+/* Rows of so many elements of about one size that a sum in f32 of all of them loses the last ones. */
+static tw_value *long_rows(tw_model *model, tw_value *x) { return tw_dense(model, x, CLASSES, NULL); }
+static void the_norm_of_long_rows_is_exact(void **state) {
+    (void)state;
+    if (check_device()) skip();
+    enum { WIDE = 256, ELEMENTS = WIDE * WIDE };
+    static const tw_precision precisions[] = {TW_PRECISION_F32, TW_PRECISION_BF16, TW_PRECISION_F16};
+    static float images[4 * ELEMENTS], gradient[CLASSES * ELEMENTS];
+    const int32_t labels[4] = {0, 1, 2, 3};
+    const tw_optimizer_options sgd = plain_sgd();
+    const tw_loss_scaling none = {.initial = 1};
+    tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
+    options.loss_scaling = &none;
+    for (int i = 0; i < 4 * ELEMENTS; i++) images[i] = 0.7f;
+    for (int w = 0; w < 3; w++) {
+        net n;
+        open_net_on(&n, check_device_or_cpu(), 2, long_rows, 1, WIDE);
+        options.precision = precisions[w];
+        tw_program *program = program_with(&n, 4, &options, &sgd);
+        assert_int_equal(count_measured(program), 1);
+        CHECK_OK(tw_program_write(program, n.x, TW_F32, images, 4 * ELEMENTS));
+        CHECK_OK(tw_program_write(program, n.labels, TW_I32, labels, 4));
+        CHECK_OK(tw_program_run(program));
+        double squares = 0;
+        CHECK_OK(tw_program_read_parameter_gradient(program, "fc1.weight", gradient, CLASSES * ELEMENTS));
+        for (int i = 0; i < CLASSES * ELEMENTS; i++) squares += (double)gradient[i] * (double)gradient[i];
+        CHECK_OK(tw_program_read_parameter_gradient(program, "fc1.bias", gradient, CLASSES));
+        for (int i = 0; i < CLASSES; i++) squares += (double)gradient[i] * (double)gradient[i];
+        const double norm = sqrt(squares);
+        assert_true(norm > 0 && fabs(tw_model_get_guard(n.model).gradient_norm - norm) <= 1e-6 * norm);
+        close_net(&n);
+    }
+}
+
 static void where_gradients_are_measured(void **state) {
     (void)state;
     if (check_device()) skip();
@@ -226,11 +260,9 @@ static void a_place_beyond_a_block_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_norm_is_that_of_the_gradients),
-        cmocka_unit_test(where_gradients_are_measured),
-        cmocka_unit_test(an_overflow_is_named),
-        cmocka_unit_test(an_overflow_of_halves_is_named),
-        cmocka_unit_test(a_place_beyond_a_block_is_named),
+        cmocka_unit_test(the_norm_is_that_of_the_gradients), cmocka_unit_test(the_norm_of_long_rows_is_exact),
+        cmocka_unit_test(where_gradients_are_measured),      cmocka_unit_test(an_overflow_is_named),
+        cmocka_unit_test(an_overflow_of_halves_is_named),    cmocka_unit_test(a_place_beyond_a_block_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,8 @@ typedef struct twi_gemm {
      * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
-    /* And squares[i] = sum_j c[i][j]^2, in f32. scratch: twi_gemm_squares_scratch_of floats. */
+    /* And squares[i] = sum_j c[i][j]^2: of so many columns in f32 as lose nothing, of all in double. scratch:
+     * twi_gemm_squares_scratch_of floats. */
     void (*outer_squares)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                           const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch);
     /* The sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */

@@ -245,15 +245,22 @@ static tw_status prepare_weights_halves(twi_cpu_site *site, const twi_call *main
     return twi_add_size(&site->worker_bytes, sums, product, "scratch of a dense layer");
 }
 
+/* Squares of a row that are summed up in f32, which is exact as long as they are few. */
+enum { SQUARES = 1024 };
+
 /* One row of sums, rounded where the gradient is kept so. Returns the sum of the squares of what it has become. */
 static float keep_row(const twi_cpu_site *site, const twi_operand *dw, int64_t row, float *sums, int64_t in) {
     const twi_halves_loops *halves = twi_halves_for(site->isa);
     const tw_dtype dtype = (tw_dtype)dw->dtype;
-    if (dtype == TW_F32) return TWI_FOR_ISA(site->isa, point)->guard_sum(sums, in);
-    uint16_t *to = (uint16_t *)dw->data + row * in;
-    const float squares = halves->narrow_squares(to, sums, dtype, in);
-    if (!twi_squares_hold(squares)) halves->widen(sums, to, dtype, in); /* somebody will look at them */
-    return squares;
+    uint16_t *to = dtype == TW_F32 ? NULL : (uint16_t *)dw->data + row * in;
+    double squares = 0;
+    for (int64_t i = 0; i < in; i += SQUARES) {
+        const int64_t count = twi_smaller(SQUARES, in - i);
+        squares += (double)(to ? halves->narrow_squares(to + i, sums + i, dtype, count)
+                               : TWI_FOR_ISA(site->isa, point)->guard_sum(sums + i, count));
+    }
+    if (to && !twi_squares_hold((float)squares)) halves->widen(sums, to, dtype, in); /* somebody will look at them */
+    return (float)squares;
 }
 
 /* block: of the first row; NULL: the guard looks later. */

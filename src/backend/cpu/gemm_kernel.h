@@ -354,13 +354,19 @@ static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row
 
 static void outer_squares(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                           const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch) {
+    enum { COLUMNS = 32 * PANEL }; /* squares of so many are summed in f32, in each element of a vector at most 96 */
     float *sums = scratch + twi_gemm_outer_scratch_of(m, k);
+    double total[TWI_GEMM_ROWS];
     for (int64_t i = 0, rows; i < m; i += rows) {
         rows = twi_smaller(TWI_GEMM_ROWS, m - i);
-        memset(sums, 0, (size_t)rows * VEC_WIDTH * sizeof *sums);
-        outer_of(rows, n, k, a + i * a_row, a_row, a_step, b, b_row, &(outer_end){.squares = sums}, c + i * c_row,
-                 c_row, scratch, TW_F32);
-        for (int64_t r = 0; r < rows; r++) squares[i + r] = vec_sum(vec_load(sums + r * VEC_WIDTH));
+        for (int64_t r = 0; r < rows; r++) total[r] = 0;
+        for (int64_t j = 0; j < n; j += COLUMNS) {
+            memset(sums, 0, (size_t)rows * VEC_WIDTH * sizeof *sums);
+            outer_of(rows, twi_smaller(COLUMNS, n - j), k, a + i * a_row, a_row, a_step, b + j, b_row,
+                     &(outer_end){.squares = sums}, c + i * c_row + j, c_row, scratch, TW_F32);
+            for (int64_t r = 0; r < rows; r++) total[r] += (double)vec_sum(vec_load(sums + r * VEC_WIDTH));
+        }
+        for (int64_t r = 0; r < rows; r++) squares[i + r] = (float)total[r];
     }
 }
 

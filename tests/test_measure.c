@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 37, CLASSES = 10, SIDE = 17, PIXELS = SIDE * SIDE, HIDDEN = 261, PARAMETERS = 6 };
+enum { BATCH = 37, CLASSES = 10, SIDE = 17, PIXELS = SIDE * SIDE, HIDDEN = 272, PARAMETERS = 6 };
 static const char *const names[PARAMETERS] = {"fc1.weight", "fc1.bias",   "fc2.weight",
                                               "fc2.bias",   "fc3.weight", "fc3.bias"};
 static const int counts[PARAMETERS] = {HIDDEN * PIXELS, HIDDEN, HIDDEN *HIDDEN, HIDDEN, CLASSES *HIDDEN, CLASSES};
@@ -258,11 +258,46 @@ static void a_place_beyond_a_block_is_named(void **state) {
     close_net(&n);
 }
 
+/* The norm that clips, and what becomes of the weights by it, are those of a window of one batch, to the bit. */
+static void clipping_measures_windows_alike(void **state) {
+    (void)state;
+    static float weights[2][HIDDEN * PIXELS];
+    const tw_precision precisions[] = {TW_PRECISION_F32, TW_PRECISION_BF16, TW_PRECISION_F16};
+    const tw_loss_scaling none = {.initial = 1};
+    tw_optimizer_options sgd = plain_sgd();
+    sgd.clip_norm = 1e-3f;
+    for (size_t p = 0; p < sizeof precisions / sizeof *precisions; p++) {
+        double norms[2];
+        for (int window = 0; window < 2; window++) {
+            net n;
+            open_net_on(&n, check_device_or_cpu(), 2, layers, 1, SIDE);
+            tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
+            options.precision = precisions[p];
+            options.loss_scaling = &none;
+            options.accumulate = window;
+            tw_program *program = program_with(&n, BATCH, &options, &sgd);
+            write_batch(&n, program, BATCH, PIXELS, 0.01f);
+            if (window) {
+                CHECK_OK(tw_program_run_gradients(program));
+                CHECK_OK(tw_program_run_update(program));
+            } else {
+                CHECK_OK(tw_program_run(program));
+            }
+            norms[window] = tw_model_get_guard(n.model).gradient_norm;
+            CHECK_OK(tw_parameter_read(n.model, "fc1.weight", weights[window], HIDDEN * PIXELS));
+            close_net(&n);
+        }
+        assert_true(norms[0] > 0 && norms[0] == norms[1]);
+        assert_memory_equal(weights[0], weights[1], sizeof weights[0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_norm_is_that_of_the_gradients), cmocka_unit_test(the_norm_of_long_rows_is_exact),
         cmocka_unit_test(where_gradients_are_measured),      cmocka_unit_test(an_overflow_is_named),
-        cmocka_unit_test(an_overflow_of_halves_is_named),    cmocka_unit_test(a_place_beyond_a_block_is_named),
+        cmocka_unit_test(clipping_measures_windows_alike),   cmocka_unit_test(an_overflow_of_halves_is_named),
+        cmocka_unit_test(a_place_beyond_a_block_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,8 @@ static int64_t measured_row(const tw_program *program, int value) {
     return gradient->measured ? twi_shape_count_from(&gradient->shape, 1) : 0;
 }
 
-/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. */
+/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. Under
+ * clipping they do not where the guard looks: so the norm is summed over the same blocks wherever gradients are kept. */
 static void fill_segments(const tw_program *program, const twi_flat_list *list) {
     const twi_store *store = &program->model->store;
     twi_update_attrs *attrs = list->attrs;
@@ -88,11 +89,12 @@ static void fill_segments(const tw_program *program, const twi_flat_list *list) 
         if (!parameter->trainable) continue;
         float decay = parameter->decayed || list->decay_all ? list->weight_decay : 0;
         bool half = program->buffer[program->gradient_buffer[v]].source == TWI_SOURCE_HALF_GRADIENT;
-        const int64_t row = attrs == program->guarded ? measured_row(program, v) : 0;
+        const bool guarded = attrs == program->guarded, apart = guarded && program->guard.clip > 0;
+        const int64_t row = guarded ? measured_row(program, v) : 0;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
-        if (last && last->end == parameter->offset && last->weight_decay == decay && last->half == half && !last->row &&
-            !row)
+        if (last && !apart && last->end == parameter->offset && last->weight_decay == decay && last->half == half &&
+            !last->row && !row)
             last->end = end;
         else
             segments[attrs->segment_count++] = (twi_update_segment){parameter->offset, end, decay, half, row};
@@ -156,8 +158,8 @@ tw_status twi_lower_gradients(tw_program *program) {
         return twi_program_add_step(program, decide, &program->guard, NULL, "gradients", TWI_PART_COMMIT, operands);
     }
     TWI_TRY(twi_program_block(program, &attrs, sizeof *attrs, "guard of gradients"));
-    TWI_TRY(make_segments(program, NULL, attrs));
     program->guarded = attrs;
+    TWI_TRY(make_segments(program, NULL, attrs));
     program->guard.blocks = twi_update_blocks(attrs);
     TWI_TRY(taken_gradients(program, &operands[0]));
     const twi_buffer blocks = {

@@ -46,6 +46,19 @@ static inline tw_program *make(net *n, int64_t batch, bool no_fusion) {
     return program;
 }
 
+/* A program that trains, with options otherwise as given. */
+static inline tw_program *program_with(net *n, int64_t batch, const tw_program_options *given,
+                                       const tw_optimizer_options *optimizer) {
+    tw_program_options options = *given;
+    tw_program *program;
+    options.train = true;
+    options.losses = &n->loss;
+    options.loss_count = 1;
+    options.optimizer = optimizer;
+    CHECK_OK(tw_program_create(&program, n->model, batch, &options));
+    return program;
+}
+
 static inline tw_value *resnet20(tw_model *model, tw_value *x) { return tw_zoo_resnet20(model, x, 10, NULL); }
 
 #endif

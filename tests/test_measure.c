@@ -19,18 +19,6 @@ static tw_value *layers(tw_model *model, tw_value *x) {
     return tw_dense(model, hidden, CLASSES, NULL);
 }
 
-static tw_program *program_with(net *n, int64_t batch, const tw_program_options *given,
-                                const tw_optimizer_options *optimizer) {
-    tw_program_options options = *given;
-    tw_program *program;
-    options.train = true;
-    options.losses = &n->loss;
-    options.loss_count = 1;
-    options.optimizer = optimizer;
-    CHECK_OK(tw_program_create(&program, n->model, batch, &options));
-    return program;
-}
-
 static tw_optimizer_options plain_sgd(void) {
     tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
     sgd.learning_rate = 0.1;

@@ -21,17 +21,6 @@ typedef struct difference {
     const char *reason;
 } difference;
 
-static tw_program *program_with(net *n, const tw_program_options *given, const tw_optimizer_options *optimizer) {
-    tw_program_options options = *given;
-    tw_program *program;
-    options.train = true;
-    options.losses = &n->loss;
-    options.loss_count = 1;
-    options.optimizer = optimizer;
-    CHECK_OK(tw_program_create(&program, n->model, BATCH, &options));
-    return program;
-}
-
 static tw_optimizer_options momentum_sgd(void) {
     tw_optimizer_options sgd = TW_OPTIMIZER_OPTIONS_INIT;
     sgd.momentum = 0.9f;
@@ -95,7 +84,7 @@ static void weights_are_those_of_steps_apart(void **state) {
                 open_net_on(&n, check_device_or_cpu(), threads, layers, 1, SIDE);
                 tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
                 options.on_non_finite = ignore ? TW_NON_FINITE_IGNORE : TW_NON_FINITE_STOP;
-                tw_program *program = program_with(&n, &options, &sgd);
+                tw_program *program = program_with(&n, BATCH, &options, &sgd);
                 const char *reason;
                 assert_int_equal(count_merged(program, &reason), ignore ? 2 : 0);
                 bytes[ignore] = tw_program_get_stats(program).bytes;
@@ -148,7 +137,8 @@ static void what_stands_against_it_is_said(void **state) {
         net n;
         open_net_on(&n, check_device_or_cpu(), 1, layers, 1, SIDE);
         const char *reason;
-        const int merged = count_merged(program_with(&n, &differences[i].options, &differences[i].optimizer), &reason);
+        const int merged =
+            count_merged(program_with(&n, BATCH, &differences[i].options, &differences[i].optimizer), &reason);
         assert_int_equal(merged, differences[i].reason ? 0 : 2);
         if (!differences[i].reason)
             assert_null(reason);
@@ -172,7 +162,7 @@ static void a_gradient_that_is_kept_stays(void **state) {
         options.on_non_finite = ignore ? TW_NON_FINITE_IGNORE : TW_NON_FINITE_STOP;
         options.gradients = gradients;
         options.gradient_count = 1;
-        tw_program *program = program_with(&n, &options, &sgd);
+        tw_program *program = program_with(&n, BATCH, &options, &sgd);
         const char *reason;
         assert_int_equal(count_merged(program, &reason), ignore);
         if (ignore) assert_non_null(strstr(reason, "kept to be read"));
@@ -191,7 +181,7 @@ static void without_a_guard_nobody_looks(void **state) {
     tw_optimizer_options sgd = momentum_sgd();
     tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
     options.on_non_finite = TW_NON_FINITE_IGNORE;
-    tw_program *program = program_with(&n, &options, &sgd), *refused;
+    tw_program *program = program_with(&n, BATCH, &options, &sgd), *refused;
     for (int i = 0; i < tw_program_get_stats(program).steps; i++) {
         tw_step_info step = TW_STEP_INFO_INIT;
         CHECK_OK(tw_program_get_step(program, i, &step));

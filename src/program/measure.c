@@ -1,6 +1,6 @@
-/* Gradients that are measured where they are made: the sums leave registers, and their squares are summed before they do. So
- * the guard need not read them again, which costs as much as the memory that holds them is slow. The guard's blocks are then
- * the rows of the weight. Knows no op: the table is in fuse_patterns.c. */
+/* Gradients that are measured where they are made: squares are summed before the sums leave registers. So the guard
+ * need not read them again, which takes as long as the memory that holds them is slow. The guard's blocks are then the
+ * rows of the weight. Knows no op: the table is in fuse_patterns.c. */
 #include "program.h"
 #include "backend/attrs.h"
 #include "patterns.h"
@@ -8,8 +8,9 @@
 /* Shorter rows make more blocks than are worth their while. */
 enum { ROW_LEAST = 256 };
 
-/* Where nobody updates there is no hurry. Under clipping the norm is a factor of every update, and has to be the same to the bit in every program that trains the
- * model, in windows of batches too: there all gradients are measured in the same blocks. */
+/* Where nobody updates there is no hurry. Under clipping the norm is a factor of every update, and has to be the same to
+ * the bit in every program that trains the model, in windows of batches too: there all gradients are measured in the
+ * same blocks. */
 static bool measures(const tw_program *program, const tw_program_options *options) {
     return program->guarded && program->fuse && options->optimizer && !program->accumulate && program->guard.clip == 0;
 }

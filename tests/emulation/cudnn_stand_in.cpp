@@ -392,6 +392,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind, cu
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+    std::lock_guard<std::recursive_mutex> lock(mutex); /* it goes even where the call is made to fail */
     cudnnStatus_t status = call("cudnnBackendDestroyDescriptor", [] {});
     Descriptor &d = alive(descriptor);
     descriptors.erase(descriptor);

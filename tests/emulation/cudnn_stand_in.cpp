@@ -372,6 +372,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+    std::lock_guard<std::recursive_mutex> lock(mutex);
     cudnnStatus_t status = call("cudnnDestroy", [] {});
     alive_handle(handle);
     handles.erase(handle);

@@ -95,6 +95,12 @@ static tw_status planned_copy_in(tw_context *context, void *device, const void *
     return TW_OK;
 }
 
+static tw_status planned_copy_in_each(tw_context *context, void *device, size_t stride, const void *host,
+                                      size_t bytes) {
+    (void)stride;
+    return planned_copy_in(context, device, host, bytes);
+}
+
 static tw_status planned_copy(tw_context *context, void *to, const void *from, size_t bytes) {
     return planned_copy_in(context, to, from, bytes);
 }
@@ -154,6 +160,7 @@ tw_status twi_planning_open(tw_context *context, const twi_backend *planned) {
     table->put = planned_put;
     table->get_memory = planned_memory;
     table->copy_in = planned_copy_in;
+    table->copy_in_each = planned->copy_in_each ? planned_copy_in_each : NULL;
     table->copy = planned_copy;
     table->stream_in = planned->host_memory ? NULL : planned_stream_in;
     table->copy_out = planned_copy_out;

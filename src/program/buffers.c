@@ -140,6 +140,13 @@ int64_t twi_program_step_samples(const tw_program *program, const twi_step *step
     return 0;
 }
 
+tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer, size_t *out) {
+    const tw_context *context = twi_program_context(program);
+    *out = buffer->lanes ? buffer->sample_bytes * twi_whole_blocks(buffer, buffer->shape.dim[0]) : buffer->bytes;
+    if (!buffer->copy_stride) return TW_OK;
+    return twi_mul_size(out, buffer->copy_stride, (size_t)context->backend->workers(context), "workers' copies of an input");
+}
+
 void twi_program_compact(tw_program *program) {
     int kept = 0;
     for (int i = 0; i < program->step_count; i++)

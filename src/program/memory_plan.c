@@ -132,12 +132,6 @@ int twi_program_owner(const tw_program *program, int buffer) {
     return buffer;
 }
 
-/* Samples there must be room for: those side by side come in whole blocks. */
-static size_t whole_blocks(const twi_buffer *buffer, int64_t samples) {
-    int64_t lanes = buffer->lanes ? buffer->lanes : 1;
-    return (size_t)((samples + lanes - 1) / lanes * lanes);
-}
-
 typedef struct planner {
     tw_program *program;
     block *block;
@@ -171,11 +165,12 @@ static tw_status plan_arena(planner *p) {
     p->count = 0;
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = &program->buffer[i];
-        if (buffer->source == TWI_SOURCE_ARENA && buffer->alias < 0 && buffer->over < 0 && !buffer->local &&
-            buffer->last >= 0)
-            add_block(p,
-                      buffer->lanes ? buffer->sample_bytes * whole_blocks(buffer, buffer->shape.dim[0]) : buffer->bytes,
-                      buffer->first, buffer->last, &buffer->offset);
+        if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || buffer->over >= 0 || buffer->local ||
+            buffer->last < 0)
+            continue;
+        size_t bytes;
+        TWI_TRY(twi_program_extent(program, buffer, &bytes));
+        add_block(p, bytes, buffer->first, buffer->last, &buffer->offset);
     }
     for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
@@ -211,7 +206,7 @@ static tw_status plan_scratch(planner *p) {
                         if (k < first) first = k;
                         last = k;
                     }
-            add_block(p, buffer->sample_bytes * whole_blocks(buffer, segment->chunk), first, last, &buffer->offset);
+            add_block(p, buffer->sample_bytes * twi_whole_blocks(buffer, segment->chunk), first, last, &buffer->offset);
         }
         if (p->count) TWI_TRY(place(twi_program_context(program)->memory, p->block, p->count, &peak));
         if (peak > program->scratch_offset) program->scratch_offset = peak;

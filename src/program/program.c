@@ -106,6 +106,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     TWI_TRY(twi_pass_merge(program, options));
     TWI_TRY(twi_pass_measure(program, options));
     TWI_TRY(twi_pass_sums(program));
+    twi_pass_copies(program);
     twi_pass_constants(program);
     TWI_TRY(twi_program_record(program, TW_PASS_FUSE));
     TWI_TRY(twi_program_plan(program, options));

@@ -1,5 +1,5 @@
 /* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse,
- * ranges, merge, sums, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are
+ * ranges, merge, measure, sums, copies, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are
  * made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
@@ -40,6 +40,7 @@ typedef struct twi_buffer {
     int64_t stride[TW_MAX_RANK];
     uint8_t lanes; /* lanes pass: samples side by side, as twi_operand.lanes */
     bool unturned; /* lanes pass: its samples stay one after the other */
+    size_t copy_stride; /* copies pass: from one worker's copy of it to the next; 0: there is one */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */
@@ -205,6 +206,13 @@ bool twi_program_is_taken(const tw_program *program, const twi_step *step);
 int64_t twi_program_step_samples(const tw_program *program, const twi_step *step);
 /* The buffer whose memory it has, through views and steps in place. */
 int twi_program_owner(const tw_program *program, int buffer);
+/* Samples there must be room for: those side by side come in whole blocks. */
+static inline size_t twi_whole_blocks(const twi_buffer *buffer, int64_t samples) {
+    int64_t lanes = buffer->lanes ? buffer->lanes : 1;
+    return (size_t)((samples + lanes - 1) / lanes * lanes);
+}
+/* Bytes that a planned buffer takes, with the copies that workers have of it. */
+tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer, size_t *out);
 /* Drops steps whose kernel is NULL. */
 void twi_program_compact(tw_program *program);
 /* Bytes a step reads and writes. */
@@ -241,6 +249,8 @@ tw_status twi_swap_steps(tw_program *program);
 tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 /* sums.c: of programs that accumulate. A gradient's memory is free once it is in the sum over the window. */
 tw_status twi_pass_sums(tw_program *program);
+/* copies.c: inputs of which every worker has a copy. */
+void twi_pass_copies(tw_program *program);
 /* Once there are segments: each sum behind the one that makes its gradient; then segments anew. */
 tw_status twi_place_sums(tw_program *program);
 /* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by

@@ -38,11 +38,17 @@ size_t twi_program_workspace_bytes(const tw_program *program) {
     return most + worker * (size_t)context->backend->workers(context);
 }
 
+/* Of a plan that was made. */
+static size_t extent_of(const tw_program *program, const twi_buffer *buffer) {
+    size_t bytes;
+    return twi_program_extent(program, buffer, &bytes) == TW_OK ? twi_arena_aligned(bytes) : 0;
+}
+
 static size_t alive_bytes(const tw_program *program, int segment) {
     size_t bytes = 0;
     for (int i = 0; i < program->buffer_count; i++)
         if (lies_in_arena(&program->buffer[i]) && is_alive(&program->buffer[i], segment))
-            bytes += twi_arena_aligned(program->buffer[i].bytes);
+            bytes += extent_of(program, &program->buffer[i]);
     for (int i = 0; i < program->step_count; i++) bytes += workspace_of(program, &program->step[i], segment);
     return bytes;
 }
@@ -81,7 +87,7 @@ static void tell(const teller *t, const char *label, twi_share share, size_t byt
 static void tell_of_buffer(const tw_program *program, int block, const teller *t) {
     const int there = occupant(program, block, t->account->segment);
     const twi_step *writer = writer_of(program, there);
-    const size_t bytes = twi_arena_aligned(program->buffer[block].bytes);
+    const size_t bytes = extent_of(program, &program->buffer[block]);
     const bool to_sum = writer && writer->part == TWI_PART_BACKWARD && program->buffer[there].parameter >= 0;
     if (writer && (writer->constant || to_sum)) /* a weight's gradient, until it is in its sum */
         tell(t, writer->label, TWI_SHARE_WORKSPACE, bytes);

@@ -142,14 +142,22 @@ static uint8_t fed_dtype(const tw_program *program, const twi_buffer *input) {
     return program->slots && twi_is_half(input->dtype) ? TW_F32 : input->dtype;
 }
 
-/* To where the next run finds an input: its buffer, or the slot that the run takes. */
+/* Where what is fed is converted. */
+static void *workplace(const tw_program *program, int buffer) {
+    return program->staging ? program->staging : twi_program_address(program, buffer);
+}
+
+/* To where the next run finds an input: its buffer, or the slot that the run takes. The data may be there already. */
 static tw_status bring_in(tw_program *program, const tw_value *value, const void *data) {
     tw_context *context = twi_program_context(program);
     const int buffer = program->value_buffer[value->id], turn = program->turn;
     const size_t bytes = twi_program_fed_bytes(program, buffer);
-    return program->slots
-               ? context->backend->stream_in(context, program->slots[value->id].memory[turn], turn, data, bytes)
-               : context->backend->copy_in(context, twi_program_address(program, buffer), data, bytes);
+    if (program->slots)
+        return context->backend->stream_in(context, program->slots[value->id].memory[turn], turn, data, bytes);
+    void *memory = twi_program_address(program, buffer);
+    const size_t stride = program->buffer[buffer].copy_stride;
+    if (stride) return context->backend->copy_in_each(context, memory, stride, data, bytes);
+    return memory == data ? TW_OK : context->backend->copy_in(context, memory, data, bytes);
 }
 
 tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
@@ -180,12 +188,12 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     const bool row_major = twi_shape_is_row_major(&buffer->shape, buffer->stride);
     if (row_major && (is_real(buffer->store) ? (uint8_t)dtype == w.stored : dtype == TW_I32))
         return bring_in(program, value, data);
-    w.memory = program->staging ? program->staging : twi_program_address(program, (int)(buffer - program->buffer));
+    w.memory = workplace(program, (int)(buffer - program->buffer));
     if (row_major && is_narrowed(&w))
         TWI_TRY(feed_halves(&w, 0, 1, data, count));
     else
         TWI_TRY(each_row(&w, feed_row));
-    return program->staging ? bring_in(program, value, program->staging) : TW_OK;
+    return bring_in(program, value, w.memory);
 }
 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
@@ -196,14 +204,14 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
     if (index < 0) return TW_OK;
     const twi_buffer *buffer = &program->buffer[index];
     if (!is_real(buffer->store) || fed_dtype(program, buffer) == TW_F32) return bring_in(program, value, data);
-    void *memory = program->staging ? program->staging : twi_program_address(program, index);
+    void *memory = workplace(program, index);
     tw_context *context = twi_program_context(program);
     if (context->backend->host_memory)
         TWI_TRY(
             context->backend->narrow(context, memory, (tw_dtype)buffer->dtype, data, twi_shape_count(&buffer->shape)));
     else
         twi_convert(memory, (tw_dtype)buffer->dtype, data, TW_F32, twi_shape_count(&buffer->shape));
-    return program->staging ? bring_in(program, value, memory) : TW_OK;
+    return bring_in(program, value, memory);
 }
 
 static tw_status read_buffer(const tw_program *program, const twi_buffer *buffer, void *values) {

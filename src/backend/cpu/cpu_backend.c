@@ -138,6 +138,7 @@ typedef struct shared_copy {
     unsigned char *to;
     const unsigned char *from;
     size_t bytes;
+    size_t stride; /* of copies for each */
 } shared_copy;
 
 static void copy_share(void *argument, int worker, int workers) {
@@ -151,7 +152,18 @@ static tw_status cpu_copy_in(tw_context *context, void *to, const void *from, si
     const bool countable = bytes <= SIZE_MAX / 4096; /* lines times workers */
     if (bytes < SHARED_COPY_BYTES || !countable || !twi_pool_is_awake(context->pool))
         return cpu_copy(context, to, from, bytes);
-    return twi_pool_run(context->pool, copy_share, &(shared_copy){to, from, bytes});
+    return twi_pool_run(context->pool, copy_share, &(shared_copy){to, from, bytes, 0});
+}
+
+static void copy_own(void *argument, int worker, int workers) {
+    const shared_copy *copy = argument;
+    unsigned char *to = copy->to + copy->stride * (size_t)worker;
+    (void)workers;
+    if (to != copy->from) memcpy(to, copy->from, copy->bytes);
+}
+
+static tw_status cpu_copy_in_each(tw_context *context, void *to, size_t stride, const void *from, size_t bytes) {
+    return twi_pool_run(context->pool, copy_own, &(shared_copy){to, from, bytes, stride});
 }
 
 static tw_status cpu_narrow(tw_context *context, void *out, tw_dtype to, const float *in, int64_t count) {
@@ -336,6 +348,7 @@ const twi_backend twi_backend_cpu = {
     .put = cpu_put,
     .get_memory = cpu_get_memory,
     .copy_in = cpu_copy_in,
+    .copy_in_each = cpu_copy_in_each,
     .copy = cpu_copy,
     .narrow = cpu_narrow,
     .copy_out = cpu_copy,

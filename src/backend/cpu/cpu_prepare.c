@@ -140,7 +140,7 @@ static tw_status allocate(binding *b) {
 static void *address(const binding *b, const twi_buffer_plan *buffer, int worker) {
     if (buffer->place == TWI_PLACE_FIXED) return buffer->address;
     if (buffer->place == TWI_PLACE_LOCAL) return b->program->worker[worker].scratch + buffer->offset;
-    return b->arena + buffer->offset;
+    return b->arena + buffer->offset + buffer->copy_stride * (size_t)worker;
 }
 
 /* samples 0: on whole operands. */

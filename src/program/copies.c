@@ -1,0 +1,32 @@
+/* Inputs of which every worker has a copy of its own. Where products go by rows of their weights (ranges.c) every worker
+ * reads all of the batch, for them and for the weights' gradients. Out of another worker's cache, which wrote it, it comes
+ * more slowly than out of the memory that it is fed from, and lines that both have read cost more to write anew. So
+ * what is fed is copied once by every worker, for itself. Values are the same, so it does not show in results. */
+#include "program.h"
+
+#define COPIED_BYTES ((size_t)64 << 10) /* less comes over as fast as workers meet to copy it */
+
+/* Do all workers read all of it? A step that goes by samples reads the first copy, a part of which is its worker's. */
+static bool is_read_by_ranges(const tw_program *program, int input) {
+    int readers = 0;
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
+            const twi_step *step = &program->step[i];
+            if (step->operand[o] < 0 || twi_program_root(program, step->operand[o]) != input) continue;
+            if (step->kernel->split != TWI_BY_RANGE || step->kernel->operand[o].access != TWI_READ) return false;
+            readers++;
+        }
+    return readers > 0;
+}
+
+void twi_pass_copies(tw_program *program) {
+    const tw_context *context = twi_program_context(program);
+    const twi_backend *backend = context->backend;
+    if (!backend->copy_in_each || backend->workers(context) < 2 || program->memory_limit) return;
+    for (int i = 0; i < program->buffer_count; i++) {
+        twi_buffer *buffer = &program->buffer[i];
+        if (buffer->source == TWI_SOURCE_ARENA && buffer->dtype == TW_F32 && buffer->bytes >= COPIED_BYTES &&
+            twi_program_is_input(program, i) && is_read_by_ranges(program, i))
+            buffer->copy_stride = twi_arena_aligned(buffer->bytes);
+    }
+}

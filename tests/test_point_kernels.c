@@ -345,9 +345,9 @@ static void sgd(void **state) {
         const twi_update_attrs attrs = {
             .segment_count = 3, .segment = segments, .momentum = 0.9f, .nesterov = kind == 2};
         twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
-        for (int64_t begin = 0; begin < ELEMENTS; begin += 27) { /* three ranges, not at the segments' ends */
+        for (int64_t begin = 0; begin < TWI_UPDATE_SHARES; begin += 27) { /* three ranges of shares */
             twi_call call = {.attrs = &attrs, .control = &control, .begin = begin};
-            call.end = begin + 27 < ELEMENTS ? begin + 27 : ELEMENTS;
+            call.end = begin + 27 < TWI_UPDATE_SHARES ? begin + 27 : TWI_UPDATE_SHARES;
             impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
             impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
             impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
@@ -381,7 +381,7 @@ static void adamw(void **state) {
             .segment_count = 3, .segment = segments, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
         for (int t = 1; t <= 3; t++) {
             twi_control control = {.learning_rate = 0.01, .update = (uint64_t)t - 1, .guard.factor = 1};
-            twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = ELEMENTS};
+            twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = TWI_UPDATE_SHARES};
             impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
             impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
             impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
@@ -413,7 +413,7 @@ static void updates_stop_at_a_fault(void **state) {
             .segment_count = 3, .segment = segments, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.99f};
         twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
         control.fault.code = TW_ERROR_LABEL;
-        twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = ELEMENTS};
+        twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = TWI_UPDATE_SHARES};
         impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
         impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
         impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);

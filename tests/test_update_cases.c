@@ -5,7 +5,7 @@
 
 static void sgd(twi_control *control, const twi_update_attrs *attrs, int64_t count, float *param, const float *grad,
                 float *momentum) {
-    twi_call call = {.attrs = attrs, .control = control, .begin = 0, .end = count};
+    twi_call call = {.attrs = attrs, .control = control, .end = TWI_UPDATE_SHARES};
     OPERAND(&call, param, count);
     OPERAND(&call, grad, count);
     OPERAND(&call, momentum, count);
@@ -53,15 +53,39 @@ static void segments_have_their_own_decay(void **state) {
     const float g[6] = {0};
     float w[6] = {2, 1, 1, 0.5f, 2, 2};
     twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
-    twi_call call = {.attrs = &attrs, .control = &control, .begin = 1, .end = 5};
+    twi_call call = {.attrs = &attrs, .control = &control, .end = TWI_UPDATE_SHARES};
     OPERAND(&call, w, 6);
     OPERAND(&call, g, 6);
     OPERAND(&call, NULL, 6); /* momentum 0 needs no buffer */
     spec_run("sgd.update", &call);
-    CHECK(w, 1e-7, 2, 0.99, 1, 0.5, 1.99, 2);
-    assert_true(w[0] == 2 && w[2] == 1 && w[3] == 0.5f && w[5] == 2);
+    CHECK(w, 1e-7, 1.98, 0.99, 1, 0.5, 1.99, 1.99);
+    assert_true(w[2] == 1 && w[3] == 0.5f);
+}
+
+/* Every element is in one share, and as many shares of a weight as of its rows hold just those. */
+static void shares_are_parts_of_every_segment(void **state) {
+    (void)state;
+    enum { ROWS = 128, ROW = 784, COUNT = ROWS * ROW + 1 + 47 };
+    static float w[COUNT], g[COUNT];
+    const twi_update_segment segments[] = {{0, ROWS * ROW, 0, false, 0},
+                                           {ROWS * ROW, ROWS * ROW + 1, 0, false, 0},
+                                           {ROWS * ROW + 1, COUNT, 0, false, 0}};
+    const twi_update_attrs attrs = {.segment_count = 3, .segment = segments};
     const twi_kernel *kernel = twi_registry_find_kernel(&twi_registry_builtin, "sgd.update");
-    assert_int_equal(kernel->range(&call), 6);
+    twi_control control = {.learning_rate = 1, .guard.factor = 1};
+    twi_call call = {.attrs = &attrs, .control = &control};
+    OPERAND(&call, w, COUNT);
+    OPERAND(&call, g, COUNT);
+    OPERAND(&call, NULL, COUNT);
+    assert_int_equal(kernel->range(&call), TWI_UPDATE_SHARES);
+    for (int i = 0; i < COUNT; i++) g[i] = 1;
+    for (call.begin = 0; call.begin < TWI_UPDATE_SHARES; call.begin = call.end) {
+        call.end = call.begin + 1;
+        spec_run("sgd.update", &call);
+        const int64_t rows = call.end * ROWS / TWI_UPDATE_SHARES;
+        assert_true(w[rows * ROW - 1] == -1 && (rows == ROWS || w[rows * ROW] == 0));
+    }
+    for (int i = 0; i < COUNT; i++) assert_true(w[i] == -1);
 }
 
 /* Decay times the rate, on the weight and not through the moments: 0.89, not 0.8 and not 0.9. */
@@ -75,7 +99,7 @@ static void adamw_is_not_adam_with_decay_in_the_gradient(void **state) {
         float w = 1, m = 0, v = 0;
         for (uint64_t i = 0; i < 3; i++) {
             twi_control control = {.learning_rate = 0.1, .update = i, .guard.factor = 1};
-            twi_call call = {.attrs = &attrs, .control = &control, .end = 1};
+            twi_call call = {.attrs = &attrs, .control = &control, .end = TWI_UPDATE_SHARES};
             OPERAND(&call, &w, 1);
             OPERAND(&call, &g[i], 1);
             OPERAND(&call, &m, 1);
@@ -91,7 +115,7 @@ static void run_end_of_step(twi_control *control, float state[3], float target[1
     const twi_update_attrs attrs = {1, &all, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
     const float g = 1, shadow = 5;
     sgd(control, &attrs, 1, &state[0], &g, &state[1]);
-    twi_call adamw = {.attrs = &attrs, .control = control, .end = 1}, copy = {.control = control};
+    twi_call adamw = {.attrs = &attrs, .control = control, .end = TWI_UPDATE_SHARES}, copy = {.control = control};
     OPERAND(&adamw, &state[0], 1);
     OPERAND(&adamw, &g, 1);
     OPERAND(&adamw, &state[1], 1);
@@ -190,6 +214,7 @@ int main(void) {
         cmocka_unit_test(sgd_momentum_convention),
         cmocka_unit_test(sgd_agrees_with_pytorch),
         cmocka_unit_test(segments_have_their_own_decay),
+        cmocka_unit_test(shares_are_parts_of_every_segment),
         cmocka_unit_test(adamw_is_not_adam_with_decay_in_the_gradient),
         cmocka_unit_test(a_fault_keeps_state_as_it_was),
         cmocka_unit_test(a_loss_that_is_not_finite_is_a_fault),

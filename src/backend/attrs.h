@@ -108,6 +108,19 @@ static inline twi_update_segment twi_update_part(twi_update_segment segment, int
     return segment;
 }
 
+/* Updates go by shares, a part of every segment each: a worker then updates about the rows of a weight whose gradient it
+ * made, which are in its cache. They end at multiples of 16 elements of their segment, which is a cache line. */
+enum { TWI_UPDATE_SHARES = 64, TWI_UPDATE_LINE = 16 };
+static inline int64_t twi_update_cut(const twi_update_segment *segment, int64_t share) {
+    const int64_t length = segment->end - segment->begin, each = length / TWI_UPDATE_SHARES,
+                  rest = length % TWI_UPDATE_SHARES;
+    if (share == TWI_UPDATE_SHARES) return segment->end;
+    return segment->begin + (each * share + rest * share / TWI_UPDATE_SHARES) / TWI_UPDATE_LINE * TWI_UPDATE_LINE;
+}
+static inline twi_update_segment twi_update_share(const twi_update_segment *segment, int64_t begin, int64_t end) {
+    return twi_update_part(*segment, twi_update_cut(segment, begin), twi_update_cut(segment, end));
+}
+
 /* Segments are looked at in blocks: of each segment from a multiple of 4 on, the first and the last may be shorter; or
  * in rows of a weight. */
 static inline int64_t twi_segment_base(const twi_update_segment *segment) {

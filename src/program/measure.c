@@ -55,5 +55,7 @@ tw_status twi_pass_measure(tw_program *program, const tw_program_options *option
     if (!measures(program, options)) return TW_OK;
     for (const twi_measure *row = twi_measures; row->product; row++)
         for (int i = 0; i < program->step_count; i++) TWI_TRY(consider(program, row, i));
-    return program->measured ? twi_lower_segments_again(program) : TW_OK;
+    if (!program->measured) return TW_OK;
+    program->buffer[program->guard_blocks].pinned = true; /* in memory that others leave, products would wait for those */
+    return twi_lower_segments_again(program);
 }

@@ -56,7 +56,7 @@ static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace)
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *buffer = call->operand[2].data;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
+        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end);
         sgd_numbers k = {vec_splat((float)call->control->learning_rate), vec_splat(part.weight_decay),
                          vec_splat(attrs->momentum), vec_splat((float)call->control->guard.factor),
                          attrs->nesterov};
@@ -94,7 +94,7 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     double correction1 = 1 - pow((double)attrs->beta1, t), correction2 = sqrt(1 - pow((double)attrs->beta2, t));
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        twi_update_segment part = twi_update_part(attrs->segment[s], call->begin, call->end);
+        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end);
         adamw_numbers k = {.beta1 = vec_splat(attrs->beta1),
                            .beta2 = vec_splat(attrs->beta2),
                            .rest1 = vec_splat(1 - attrs->beta1),

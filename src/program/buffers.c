@@ -144,7 +144,8 @@ tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer
     const tw_context *context = twi_program_context(program);
     *out = buffer->lanes ? buffer->sample_bytes * twi_whole_blocks(buffer, buffer->shape.dim[0]) : buffer->bytes;
     if (!buffer->copy_stride) return TW_OK;
-    return twi_mul_size(out, buffer->copy_stride, (size_t)context->backend->workers(context), "workers' copies of an input");
+    return twi_mul_size(out, buffer->copy_stride, (size_t)context->backend->workers(context),
+                        "workers' copies of an input");
 }
 
 void twi_program_compact(tw_program *program) {

@@ -22,11 +22,20 @@ static bool is_read_by_ranges(const tw_program *program, int input) {
 void twi_pass_copies(tw_program *program) {
     const tw_context *context = twi_program_context(program);
     const twi_backend *backend = context->backend;
-    if (!backend->copy_in_each || backend->workers(context) < 2 || program->memory_limit) return;
+    if (!backend->copy_in_each || backend->workers(context) < 2) return;
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = &program->buffer[i];
         if (buffer->source == TWI_SOURCE_ARENA && buffer->dtype == TW_F32 && buffer->bytes >= COPIED_BYTES &&
             twi_program_is_input(program, i) && is_read_by_ranges(program, i))
             buffer->copy_stride = twi_arena_aligned(buffer->bytes);
     }
+}
+
+bool twi_drop_copies(tw_program *program) {
+    bool dropped = false;
+    for (int i = 0; i < program->buffer_count; i++) {
+        dropped = dropped || program->buffer[i].copy_stride;
+        program->buffer[i].copy_stride = 0;
+    }
+    return dropped;
 }

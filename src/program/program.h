@@ -251,6 +251,8 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 tw_status twi_pass_sums(tw_program *program);
 /* copies.c: inputs of which every worker has a copy. */
 void twi_pass_copies(tw_program *program);
+/* Whether there were any. */
+bool twi_drop_copies(tw_program *program);
 /* Once there are segments: each sum behind the one that makes its gradient; then segments anew. */
 tw_status twi_place_sums(tw_program *program);
 /* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by

@@ -1,0 +1,200 @@
+/* Inputs of which every worker has a copy: which ones, that all of them are fed, that not a bit tells, and that a limit of
+ * memory does without. */
+#include "program_net.h"
+#include "backend/cpu/cpu_program.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BATCH = 131, CLASSES = 10, SIDE = 13, PIXELS = SIDE * SIDE, FED = BATCH * PIXELS, HIDDEN = 127, WORKERS = 3 };
+enum { WEIGHTS = HIDDEN * PIXELS, MOST_THREADS = 5, STEPS = 3 };
+
+static tw_value *dense(tw_model *model, tw_value *x) {
+    return tw_dense(model, tw_relu(model, tw_dense(model, tw_flatten(model, x), HIDDEN, NULL)), CLASSES, NULL);
+}
+/* The weight is read twice, so its products go by samples; and so does what reads the input beside a product. */
+static tw_value *tied(tw_model *model, tw_value *x) {
+    tw_value *flat = tw_flatten(model, x), *hidden = tw_dense(model, flat, HIDDEN, NULL);
+    hidden = tw_add(model, hidden, tw_dense(model, flat, HIDDEN, TW_OPTIONS(dense, .tied_to = "fc1")));
+    return tw_dense(model, tw_relu(model, hidden), CLASSES, NULL);
+}
+static tw_value *beside(tw_model *model, tw_value *x) {
+    tw_value *flat = tw_flatten(model, x), *hidden = tw_relu(model, tw_dense(model, flat, HIDDEN, NULL));
+    return tw_add(model, tw_dense(model, hidden, CLASSES, NULL), tw_dense(model, tw_relu(model, flat), CLASSES, NULL));
+}
+
+static const tw_optimizer_options sgd = {.size = sizeof sgd, .learning_rate = 0.05f, .momentum = 0.9f};
+
+/* Bytes from one copy to the next; 0: there is one. */
+static size_t stride_of(const net *n, const tw_program *program) {
+    return program->buffer[program->value_buffer[n->x->id]].copy_stride;
+}
+
+static size_t stride_with(tw_value *(*build)(tw_model *, tw_value *), int threads, int64_t batch,
+                          const tw_program_options *options) {
+    net n;
+    open_net_on(&n, "cpu", threads, build, 1, SIDE);
+    const size_t stride = stride_of(&n, program_with(&n, batch, options, &sgd));
+    close_net(&n);
+    return stride;
+}
+
+static void what_workers_read_whole_is_copied(void **state) {
+    (void)state;
+    const tw_program_options plain = TW_PROGRAM_OPTIONS_INIT;
+    tw_program_options halves = plain, single = plain;
+    halves.precision = TW_PRECISION_BF16;
+    single.no_fusion = true;
+    const size_t stride = stride_with(dense, WORKERS, BATCH, &plain);
+    assert_true(stride >= FED * sizeof(float) && stride % 64 == 0);
+    assert_int_equal(stride_with(dense, WORKERS, BATCH, &single), stride);
+    assert_int_equal(stride_with(dense, 1, BATCH, &plain), 0);
+    assert_int_equal(stride_with(dense, WORKERS, 16, &plain), 0); /* 11 kB */
+    assert_int_equal(stride_with(dense, WORKERS, BATCH, &halves), 0);
+    assert_int_equal(stride_with(tied, WORKERS, BATCH, &plain), 0);
+    assert_int_equal(stride_with(beside, WORKERS, BATCH, &plain), 0);
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    tw_program *answers;
+    CHECK_OK(tw_program_create(&answers, n.model, BATCH, TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1)));
+    assert_int_equal(stride_of(&n, answers), 0);
+    close_net(&n);
+}
+
+/* ---- feeding ---- */
+
+static void check_copies(const net *n, const tw_program *program, const float *fed, int line) {
+    const char *copy = twi_program_address(program, program->value_buffer[n->x->id]);
+    for (int w = 0; w < WORKERS; w++)
+        if (memcmp(copy + (size_t)w * stride_of(n, program), fed, FED * sizeof *fed) != 0)
+            fail_msg("line %d: copy %d of %d is not what was fed", line, w, WORKERS);
+}
+
+static void every_copy_is_fed(void **state) {
+    (void)state;
+    static float fed[FED];
+    static uint8_t bytes[FED];
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    tw_program *program = make(&n, BATCH, false);
+    assert_true(program->arena_bytes >= WORKERS * stride_of(&n, program));
+    for (int i = 0; i < FED; i++) fed[i] = (float)(i % 1013) / 509 - 1;
+    CHECK_OK(tw_program_write(program, n.x, TW_F32, fed, FED));
+    check_copies(&n, program, fed, __LINE__);
+    for (int i = 0; i < FED; i++) fed[i] = bytes[i] = (uint8_t)(i * 31 + i / 97);
+    CHECK_OK(tw_program_write(program, n.x, TW_U8, bytes, FED)); /* converted in place */
+    check_copies(&n, program, fed, __LINE__);
+    for (int i = 0; i < FED; i++) fed[i] = (float)(i % 997);
+    CHECK_OK(twi_program_feed(program, n.x, fed)); /* as loaders do */
+    check_copies(&n, program, fed, __LINE__);
+    close_net(&n);
+}
+
+/* The product of the first layer, and its weight's gradient. */
+static void every_worker_reads_its_own(void **state) {
+    (void)state;
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    tw_program *program = make(&n, BATCH, false);
+    const twi_cpu_program *bound = program->prepared;
+    const int input = program->value_buffer[n.x->id];
+    int readers = 0;
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
+            const twi_step *step = &program->step[i];
+            if (step->operand[o] < 0 || twi_program_root(program, step->operand[o]) != input) continue;
+            for (int w = 0; w < WORKERS; w++)
+                assert_ptr_equal(bound->worker[w].call[bound->step[i].call].operand[o].data,
+                                 (char *)twi_program_address(program, input) + (size_t)w * stride_of(&n, program));
+            readers++;
+        }
+    assert_int_equal(readers, 2);
+    close_net(&n);
+}
+
+/* ---- results ---- */
+
+static void write_batch(net *n, tw_program *program, int step) {
+    static float images[FED];
+    int32_t labels[BATCH];
+    for (int i = 0; i < FED; i++) images[i] = (float)((i * 37 + step * 11) % 101) / 50 - 1;
+    for (int i = 0; i < BATCH; i++) labels[i] = (i + step) % CLASSES;
+    CHECK_OK(tw_program_write(program, n->x, TW_F32, images, FED));
+    CHECK_OK(tw_program_write(program, n->labels, TW_I32, labels, BATCH));
+}
+
+static void learn(int threads, size_t memory_limit, float *weights) {
+    net n;
+    open_net_on(&n, "cpu", threads, dense, 1, SIDE);
+    tw_program *program = program_with(&n, BATCH, TW_OPTIONS(program, .memory_limit = memory_limit), &sgd);
+    assert_int_equal(stride_of(&n, program) > 0, threads > 1 && !memory_limit);
+    for (int i = 0; i < STEPS; i++) {
+        write_batch(&n, program, i);
+        CHECK_OK(tw_program_run(program));
+    }
+    CHECK_OK(tw_parameter_read(n.model, "fc1.weight", weights, WEIGHTS));
+    close_net(&n);
+}
+
+static void any_number_of_copies_gives_the_same_bits(void **state) {
+    (void)state;
+    static float first[WEIGHTS], weights[WEIGHTS];
+    learn(1, 0, first);
+    for (int threads = 2; threads <= MOST_THREADS; threads++) {
+        learn(threads, 0, weights);
+        assert_memory_equal(first, weights, sizeof first);
+    }
+}
+
+/* What a worker's copy holds is looked at again where a loss is not finite. */
+static void what_is_not_finite_is_found_in_what_was_fed(void **state) {
+    (void)state;
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    tw_program *program = make(&n, BATCH, false);
+    static float images[FED];
+    write_batch(&n, program, 0);
+    for (int i = 0; i < FED; i++) images[i] = (float)(i % 7);
+    images[FED - 5] = NAN;
+    CHECK_OK(tw_program_write(program, n.x, TW_F32, images, FED));
+    assert_int_equal(tw_program_run(program), TW_ERROR_NUMERIC);
+    assert_non_null(strstr(tw_last_error(), "holds nan in sample 130"));
+    close_net(&n);
+}
+
+/* ---- memory ---- */
+
+/* What the program takes is a limit that it keeps as it is; a byte less, and workers read one copy. */
+static void a_limit_of_memory_takes_the_copies_first(void **state) {
+    (void)state;
+    static float first[WEIGHTS], weights[WEIGHTS];
+    const tw_program_options plain = TW_PROGRAM_OPTIONS_INIT;
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    tw_program *program = program_with(&n, BATCH, &plain, &sgd);
+    const size_t stride = stride_of(&n, program), most_bytes = twi_program_bytes(program);
+    close_net(&n);
+    for (int less = 0; less < 2; less++) {
+        open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+        program = program_with(&n, BATCH, TW_OPTIONS(program, .memory_limit = most_bytes - (size_t)less), &sgd);
+        assert_int_equal(stride_of(&n, program), less ? 0 : stride);
+        assert_int_equal(program->recomputed.steps, 0);
+        if (less) assert_int_equal(twi_program_bytes(program), most_bytes - (WORKERS - 1) * stride);
+        close_net(&n);
+    }
+    learn(WORKERS, most_bytes - 1, weights);
+    learn(1, 0, first);
+    assert_memory_equal(first, weights, sizeof first);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_workers_read_whole_is_copied),
+        cmocka_unit_test(every_copy_is_fed),
+        cmocka_unit_test(every_worker_reads_its_own),
+        cmocka_unit_test(any_number_of_copies_gives_the_same_bits),
+        cmocka_unit_test(what_is_not_finite_is_found_in_what_was_fed),
+        cmocka_unit_test(a_limit_of_memory_takes_the_copies_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

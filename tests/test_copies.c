@@ -27,7 +27,7 @@ static const tw_optimizer_options sgd = {.size = sizeof sgd, .learning_rate = 0.
 
 /* Bytes from one copy to the next; 0: there is one. */
 static size_t stride_of(const net *n, const tw_program *program) {
-    return program->buffer[program->value_buffer[n->x->id]].copy_stride;
+    return twi_copy_stride(&program->buffer[program->value_buffer[n->x->id]]);
 }
 
 static size_t stride_with(tw_value *(*build)(tw_model *, tw_value *), int threads, int64_t batch,
@@ -49,7 +49,8 @@ static void what_workers_read_whole_is_copied(void **state) {
     assert_true(stride >= FED * sizeof(float) && stride % 64 == 0);
     assert_int_equal(stride_with(dense, WORKERS, BATCH, &single), stride);
     assert_int_equal(stride_with(dense, 1, BATCH, &plain), 0);
-    assert_int_equal(stride_with(dense, WORKERS, 16, &plain), 0); /* 11 kB */
+    assert_int_equal(stride_with(dense, WORKERS, 16, &plain), 0);   /* 11 kB */
+    assert_int_equal(stride_with(dense, WORKERS, 1600, &plain), 0); /* 1.1 MB */
     assert_int_equal(stride_with(dense, WORKERS, BATCH, &halves), 0);
     assert_int_equal(stride_with(tied, WORKERS, BATCH, &plain), 0);
     assert_int_equal(stride_with(beside, WORKERS, BATCH, &plain), 0);
@@ -58,6 +59,27 @@ static void what_workers_read_whole_is_copied(void **state) {
     tw_program *answers;
     CHECK_OK(tw_program_create(&answers, n.model, BATCH, TW_OPTIONS(program, .outputs = &n.logits, .output_count = 1)));
     assert_int_equal(stride_of(&n, answers), 0);
+    close_net(&n);
+}
+
+/* On threads of the program's own, nobody knows whose cache is whose. */
+static void one_by_one(void *user, int count, tw_parallel_task task, void *task_data) {
+    (void)user;
+    for (int i = 0; i < count; i++) task(task_data, i);
+}
+static void threads_of_the_program_have_no_copies(void **state) {
+    (void)state;
+    net n = {0};
+    tw_program *program;
+    CHECK_OK(tw_context_create(&n.context, "cpu", TW_OPTIONS(context, .threads = WORKERS, .parallel = one_by_one)));
+    CHECK_OK(tw_model_create(&n.model, n.context));
+    n.x = tw_input(n.model, 1, SIDE, SIDE);
+    n.labels = tw_input_labels(n.model, NULL);
+    n.logits = dense(n.model, n.x);
+    n.loss = (tw_loss){tw_cross_entropy(n.model, n.logits, n.labels, NULL), 1};
+    CHECK_OK(tw_model_build(n.model, n.logits, TW_OPTIONS(model, .seed = 1)));
+    program = make(&n, BATCH, false);
+    assert_int_equal(stride_of(&n, program), 0);
     close_net(&n);
 }
 
@@ -146,7 +168,7 @@ static void any_number_of_copies_gives_the_same_bits(void **state) {
     }
 }
 
-/* What a worker's copy holds is looked at again where a loss is not finite. */
+/* The search looks at one copy, with a program that has no others. */
 static void what_is_not_finite_is_found_in_what_was_fed(void **state) {
     (void)state;
     net n;
@@ -190,6 +212,7 @@ static void a_limit_of_memory_takes_the_copies_first(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_workers_read_whole_is_copied),
+        cmocka_unit_test(threads_of_the_program_have_no_copies),
         cmocka_unit_test(every_copy_is_fed),
         cmocka_unit_test(every_worker_reads_its_own),
         cmocka_unit_test(any_number_of_copies_gives_the_same_bits),

@@ -110,11 +110,35 @@ static void any_number_of_threads_gives_the_same_bits(void **state) {
     }
 }
 
+/* Of every parameter, so that a share of an update is a share of every weight: there is no decay that would tell 256
+ * weights of a layer from the 16 biases behind it. */
+static tw_value *even(tw_model *model, tw_value *x) {
+    x = tw_relu(model, tw_dense(model, tw_flatten(model, x), 16, NULL));
+    return tw_dense(model, tw_relu(model, tw_dense(model, x, 16, NULL)), CLASSES, NULL);
+}
+static void updates_go_over_every_parameter_by_itself(void **state) {
+    (void)state;
+    net n;
+    open_net_on(&n, "cpu", 2, even, 1, SIDE);
+    tw_program *program = program_of(&n, true, false, TW_PRECISION_F32);
+    int updates = 0;
+    for (int i = 0; i < program->step_count; i++) {
+        if (strcmp(program->step[i].kernel->name, "sgd.update") != 0) continue;
+        const twi_update_attrs *attrs = program->step[i].attrs;
+        assert_int_equal(attrs->segment_count, 6);
+        assert_int_equal(attrs->segment[2].end - attrs->segment[2].begin, 16 * 16);
+        updates++;
+    }
+    assert_int_equal(updates, 1);
+    close_net(&n);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_what_is_fed_go_by_rows),
         cmocka_unit_test(answers_are_the_same_by_rows_and_by_samples),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(updates_go_over_every_parameter_by_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

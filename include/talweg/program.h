@@ -68,9 +68,10 @@ typedef struct tw_program_options {
     tw_recompute recompute;
     size_t memory_limit;                   /**< bytes of the device that the model may take with this program and its
                                                 others: parameters, gradients or their sums, optimizer, snapshots,
-                                                activations, workspaces, slots. Kept by one copy of the input
-                                                for all workers, then by smaller workspaces, then by recomputation. Not counted: resident sets, and trials of implementations
-                                                (autotune); 0: no limit */
+                                                activations, workspaces, slots. Kept by one copy of the input for
+                                                all threads, then by smaller workspaces, then by recomputation. Not
+                                                counted: resident sets, and trials of implementations (autotune); 0: no
+                                                limit */
     bool plan_only;                        /**< takes no memory of the device: for tw_program_get_stats and
                                                 tw_program_dump; it cannot run */
 } tw_program_options;
@@ -171,7 +172,7 @@ typedef struct tw_program_stats {
     double recomputed_work;  /**< estimated time they add, as a share of the plan without them */
     size_t workspace_limit;  /**< that the memory limit set to single workspaces; 0: none */
     /* What lies in the arena when most of it is in use; the parts add up to arena_bytes. */
-    size_t input_bytes;      /**< the batch */
+    size_t input_bytes;      /**< the batch, with the copies that threads have of it */
     size_t activation_bytes; /**< made by the forward */
     size_t activation_gradient_bytes;
     size_t workspace_bytes;  /**< of implementations for the whole run, and partial sums; what they need for a step is

@@ -108,8 +108,9 @@ static inline twi_update_segment twi_update_part(twi_update_segment segment, int
     return segment;
 }
 
-/* Updates go by shares, a part of every segment each: a worker then updates about the rows of a weight whose gradient it
- * made, which are in its cache. They end at multiples of 16 elements of their segment, which is a cache line. */
+/* Updates go by shares, a part of every segment each: a worker then updates about the rows of a weight whose gradient
+ * it made, which are in its cache. So many that they can be handed out in the parts that rows are. They end at multiples
+ * of a cache line of their segment. */
 enum { TWI_UPDATE_SHARES = 64, TWI_UPDATE_LINE = 16 };
 static inline int64_t twi_update_cut(const twi_update_segment *segment, int64_t share) {
     const int64_t length = segment->end - segment->begin, each = length / TWI_UPDATE_SHARES,

@@ -39,8 +39,9 @@ typedef struct twi_backend {
     tw_memory_stats (*get_memory)(const tw_context *context);
     /* Host to device: what is run later sees it, and the host's memory may be reused when it returns. */
     tw_status (*copy_in)(tw_context *context, void *device, const void *host, size_t bytes);
-    /* As copy_in, to every worker's copy, the first at `device`, the others `stride` apart. The first may be where the
-     * data is. NULL: workers have no copies. */
+    /* Copies of what is fed that it would like, one a worker, in whose cache it then is. NULL: one will do. */
+    int (*copies)(const tw_context *context);
+    /* As copy_in, to so many, the first at `device`, the others `stride` apart. The first may be where the data is. */
     tw_status (*copy_in_each)(tw_context *context, void *device, size_t stride, const void *host, size_t bytes);
     /* Host to device beside the runs: the slot (0 or 1) of a streamed input, at `device`, for the next run. On the
      * device the copy waits until the last run that took this slot is over, and the next run for the copy; the host

@@ -160,7 +160,7 @@ tw_status twi_planning_open(tw_context *context, const twi_backend *planned) {
     table->put = planned_put;
     table->get_memory = planned_memory;
     table->copy_in = planned_copy_in;
-    table->copy_in_each = planned->copy_in_each ? planned_copy_in_each : NULL;
+    table->copy_in_each = planned_copy_in_each;
     table->copy = planned_copy;
     table->stream_in = planned->host_memory ? NULL : planned_stream_in;
     table->copy_out = planned_copy_out;

@@ -176,7 +176,7 @@ struct twi_kernel {
      * precision; 0: none. Such operands are absent where no element is kept so, and every implementation reads or
      * writes them itself. */
     uint8_t half_of[TWI_MAX_OPERANDS];
-    int64_t (*range)(const twi_call *);   /* TWI_BY_RANGE: the number of parts (rows, elements) */
+    int64_t (*range)(const twi_call *);   /* TWI_BY_RANGE: the number of parts (rows, elements, shares) */
     int64_t grain;                        /* TWI_BY_RANGE: parts worth handing out together; 0: 1 */
     double (*flops)(const twi_call *);    /* multiply-add = 2; NULL: counted as bytes only */
     void (*run)(const twi_call *);        /* the specification: readable loops in tw_real. Summed outputs: always adds;

@@ -43,11 +43,6 @@ static void update_run(const twi_call *call) {
 
 /* ---- kernels ---- */
 
-static int64_t shares(const twi_call *call) {
-    (void)call;
-    return TWI_UPDATE_SHARES;
-}
-
 static const twi_kernel update = {
     .name = "adamw.update",
     .operand_count = 6,
@@ -59,7 +54,7 @@ static const twi_kernel update = {
                 {"grad_half", TWI_READ, TWI_REAL, TWI_WHOLE, 0}},
     .half_of = {[PARAM_HALF] = 1 + PARAM, [GRAD_HALF] = 1 + GRAD},
     .split = TWI_BY_RANGE,
-    .range = shares,
+    .range = twi_update_range,
     .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS,
     .run = update_run,
 };

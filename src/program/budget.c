@@ -176,7 +176,7 @@ static bool changes_nothing(const tw_program *program, size_t workspace_limit) {
     return twi_program_saves_workspace(program) && twi_program_workspace_bytes(program) <= workspace_limit;
 }
 
-/* Without limits; workers' copies of what is fed are the first that a limit takes, since they cost nothing else. */
+/* Without limits; workers' copies of what is fed are the first that a limit takes: no step changes without them. */
 static tw_status plan_freely(fitting *f) {
     TWI_TRY(plan_under(f, TWI_NO_LIMIT));
     f->before = twi_program_bytes(f->program);

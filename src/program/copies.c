@@ -1,10 +1,16 @@
 /* Inputs of which every worker has a copy of its own. Where products go by rows of their weights (ranges.c) every worker
- * reads all of the batch, for them and for the weights' gradients. Out of another worker's cache, which wrote it, it comes
- * more slowly than out of the memory that it is fed from, and lines that both have read cost more to write anew. So
- * what is fed is copied once by every worker, for itself. Values are the same, so it does not show in results. */
+ * reads all of the batch, for them and for the weights' gradients. Out of the cache of another worker, which wrote it, it
+ * comes more slowly than out of the memory that it is fed from, and lines that both have read cost more to write anew.
+ * So what is fed is copied once by every worker, for itself. What a program gathers (source.c) is not fed, and has no
+ * copies. Values are the same, so it does not show in results. */
 #include "program.h"
 
 #define COPIED_BYTES ((size_t)64 << 10) /* less comes over as fast as workers meet to copy it */
+
+int twi_program_copies(const tw_program *program) {
+    const tw_context *context = twi_program_context(program);
+    return context->backend->copies ? context->backend->copies(context) : 1;
+}
 
 /* Do all workers read all of it? A step that goes by samples reads the first copy, a part of which is its worker's. */
 static bool is_read_by_ranges(const tw_program *program, int input) {
@@ -19,23 +25,25 @@ static bool is_read_by_ranges(const tw_program *program, int input) {
     return readers > 0;
 }
 
+/* What a worker's cache holds, and whose memory nobody takes over during a run. */
+static bool is_copied(const tw_program *program, int buffer) {
+    const twi_buffer *b = &program->buffer[buffer];
+    return b->pinned && b->source == TWI_SOURCE_ARENA && b->bytes >= COPIED_BYTES && b->bytes <= TWI_CACHED_BYTES &&
+           twi_program_is_input(program, buffer) && is_read_by_ranges(program, buffer);
+}
+
 void twi_pass_copies(tw_program *program) {
-    const tw_context *context = twi_program_context(program);
-    const twi_backend *backend = context->backend;
-    if (!backend->copy_in_each || backend->workers(context) < 2) return;
-    for (int i = 0; i < program->buffer_count; i++) {
-        twi_buffer *buffer = &program->buffer[i];
-        if (buffer->source == TWI_SOURCE_ARENA && buffer->dtype == TW_F32 && buffer->bytes >= COPIED_BYTES &&
-            twi_program_is_input(program, i) && is_read_by_ranges(program, i))
-            buffer->copy_stride = twi_arena_aligned(buffer->bytes);
-    }
+    if (twi_program_copies(program) < 2) return;
+    for (int i = 0; i < program->buffer_count; i++) program->buffer[i].copied = is_copied(program, i);
 }
 
 bool twi_drop_copies(tw_program *program) {
     bool dropped = false;
     for (int i = 0; i < program->buffer_count; i++) {
-        dropped = dropped || program->buffer[i].copy_stride;
-        program->buffer[i].copy_stride = 0;
+        dropped = dropped || program->buffer[i].copied;
+        program->buffer[i].copied = false;
     }
     return dropped;
 }
+
+size_t twi_copy_stride(const twi_buffer *buffer) { return buffer->copied ? twi_arena_aligned(buffer->bytes) : 0; }

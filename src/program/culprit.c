@@ -65,7 +65,7 @@ static tw_status copy_buffers(search *s) {
         buffer->lanes = 0; /* what is looked at lies sample by sample */
         buffer->unturned = false;
         buffer->over = -1;
-        buffer->copy_stride = 0;
+        buffer->copied = false;
         if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || is_used(check, i, true)) continue;
         if (!is_used(check, i, false)) continue;
         if (check->model->arena_user != s->program)

@@ -75,12 +75,20 @@ static int64_t measured_row(const tw_program *program, int value) {
     return gradient->measured ? twi_shape_count_from(&gradient->shape, 1) : 0;
 }
 
-/* The parameters that get a gradient; neighbours in the flat array that are updated alike become one segment. Under
- * clipping they do not where the guard looks: so the norm is summed over the same blocks wherever gradients are kept. */
+/* Does every parameter have a segment of its own in that list? Where workers have caches, since an update goes by shares
+ * of segments (twi_update_share); and where the guard looks under clipping, so that the norm is summed over the same
+ * blocks wherever gradients are kept. */
+static bool are_apart(const tw_program *program, const twi_flat_list *list) {
+    return list->attrs == program->guarded ? program->guard.clip > 0
+                                           : twi_program_context(program)->backend->chunked;
+}
+
+/* The parameters that get a gradient; neighbours in the flat array that are updated alike may become one segment. */
 static void fill_segments(const tw_program *program, const twi_flat_list *list) {
     const twi_store *store = &program->model->store;
     twi_update_attrs *attrs = list->attrs;
     twi_update_segment *segments = (twi_update_segment *)attrs->segment;
+    const bool apart = are_apart(program, list);
     attrs->segment_count = 0;
     for (int v = 0; v < program->model->graph.value_count; v++) {
         const tw_value *value = program->model->graph.value[v];
@@ -89,8 +97,7 @@ static void fill_segments(const tw_program *program, const twi_flat_list *list) 
         if (!parameter->trainable) continue;
         float decay = parameter->decayed || list->decay_all ? list->weight_decay : 0;
         bool half = program->buffer[program->gradient_buffer[v]].source == TWI_SOURCE_HALF_GRADIENT;
-        const bool guarded = attrs == program->guarded, apart = guarded && program->guard.clip > 0;
-        const int64_t row = guarded ? measured_row(program, v) : 0;
+        const int64_t row = attrs == program->guarded ? measured_row(program, v) : 0;
         int64_t end = parameter->offset + twi_shape_count(&parameter->shape);
         twi_update_segment *last = attrs->segment_count ? &segments[attrs->segment_count - 1] : NULL;
         if (last && !apart && last->end == parameter->offset && last->weight_decay == decay && last->half == half &&

@@ -56,6 +56,6 @@ tw_status twi_pass_measure(tw_program *program, const tw_program_options *option
     for (const twi_measure *row = twi_measures; row->product; row++)
         for (int i = 0; i < program->step_count; i++) TWI_TRY(consider(program, row, i));
     if (!program->measured) return TW_OK;
-    program->buffer[program->guard_blocks].pinned = true; /* or products would wait for those whose memory it takes over */
+    program->buffer[program->guard_blocks].pinned = true; /* products need not wait for those whose memory it would get */
     return twi_lower_segments_again(program);
 }

@@ -38,7 +38,7 @@ static void plan_buffer(const tw_program *program, const twi_buffer *buffer, con
     } else {
         out->place = root->local ? TWI_PLACE_LOCAL : TWI_PLACE_ARENA;
         out->offset = root->offset;
-        out->copy_stride = root->copy_stride;
+        out->copy_stride = twi_copy_stride(root);
     }
 }
 

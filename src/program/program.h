@@ -29,7 +29,7 @@ typedef struct twi_buffer {
     bool batched;
     size_t bytes, sample_bytes;
     bool row_major;    /* whatever its shape and use */
-    bool pinned;       /* fed or read from outside: lives through the whole run */
+    bool pinned;       /* fed or read from outside, or to be in nobody's way: lives through the whole run */
     bool constant;     /* constants pass: written by a constant step, for more than one run */
     int parameter;     /* VALUES, GRADIENT, SHADOW and their halves, SUM, MOMENT */
     bool measured;     /* measure pass: a gradient that is measured by the step that makes it */
@@ -40,7 +40,7 @@ typedef struct twi_buffer {
     int64_t stride[TW_MAX_RANK];
     uint8_t lanes; /* lanes pass: samples side by side, as twi_operand.lanes */
     bool unturned; /* lanes pass: its samples stay one after the other */
-    size_t copy_stride; /* copies pass: from one worker's copy of it to the next; 0: there is one */
+    bool copied;   /* copies pass: an input of which every worker has a copy */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */
@@ -251,8 +251,12 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 tw_status twi_pass_sums(tw_program *program);
 /* copies.c: inputs of which every worker has a copy. */
 void twi_pass_copies(tw_program *program);
-/* Whether there were any. */
+/* Gives them up; returns whether there were any. */
 bool twi_drop_copies(tw_program *program);
+/* How many there are of a copied input. */
+int twi_program_copies(const tw_program *program);
+/* Bytes from one to the next; 0: there is one. */
+size_t twi_copy_stride(const twi_buffer *buffer);
 /* Once there are segments: each sum behind the one that makes its gradient; then segments anew. */
 tw_status twi_place_sums(tw_program *program);
 /* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by

@@ -15,6 +15,7 @@ static void add_operand(const tw_program *program, const twi_step *step, int o, 
     if (pass < TW_PASS_MEMORY) return;
     const twi_buffer *root = &program->buffer[twi_program_root(program, step->operand[o])];
     if (root->source == TWI_SOURCE_ARENA) twi_text_add(text, "%s%zu", root->local ? "@local+" : "@", root->offset);
+    if (root->copied) twi_text_add(text, " (%d copies)", twi_program_copies(program));
 }
 
 static void add_step(const tw_program *program, int index, tw_pass pass, twi_text *text) {

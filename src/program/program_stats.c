@@ -38,7 +38,7 @@ size_t twi_program_workspace_bytes(const tw_program *program) {
     return most + worker * (size_t)context->backend->workers(context);
 }
 
-/* Of a plan that was made. */
+/* Of a plan that was made: it can be counted. */
 static size_t extent_of(const tw_program *program, const twi_buffer *buffer) {
     size_t bytes;
     return twi_program_extent(program, buffer, &bytes) == TW_OK ? twi_arena_aligned(bytes) : 0;

@@ -152,12 +152,16 @@ static tw_status bring_in(tw_program *program, const tw_value *value, const void
     tw_context *context = twi_program_context(program);
     const int buffer = program->value_buffer[value->id], turn = program->turn;
     const size_t bytes = twi_program_fed_bytes(program, buffer);
+    void *memory = program->slots ? program->slots[value->id].memory[turn] : twi_program_address(program, buffer);
+    const size_t stride = twi_copy_stride(&program->buffer[twi_program_root(program, buffer)]);
     if (program->slots)
-        return context->backend->stream_in(context, program->slots[value->id].memory[turn], turn, data, bytes);
-    void *memory = twi_program_address(program, buffer);
-    const size_t stride = program->buffer[buffer].copy_stride;
-    if (stride) return context->backend->copy_in_each(context, memory, stride, data, bytes);
-    return memory == data ? TW_OK : context->backend->copy_in(context, memory, data, bytes);
+        TWI_TRY(context->backend->stream_in(context, memory, turn, data, bytes));
+    else if (stride)
+        TWI_TRY(context->backend->copy_in_each(context, memory, stride, data, bytes));
+    else if (memory != data)
+        TWI_TRY(context->backend->copy_in(context, memory, data, bytes));
+    program->fed[value->id] = true;
+    return TW_OK;
 }
 
 tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
@@ -179,7 +183,7 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
                         is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     TWI_TRY(twi_program_take_arena(program));
-    program->fed[value->id] = true;
+    program->fed[value->id] = false; /* until all of it is there */
     walk w = {.context = twi_program_context(program),
               .buffer = buffer,
               .host_in = data,
@@ -199,9 +203,9 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
     TWI_TRY(twi_program_check_runs(program, "feed"));
     TWI_TRY(twi_program_take_arena(program));
-    program->fed[value->id] = true;
     const int index = program->value_buffer[value->id];
     if (index < 0) return TW_OK;
+    program->fed[value->id] = false;
     const twi_buffer *buffer = &program->buffer[index];
     if (!is_real(buffer->store) || fed_dtype(program, buffer) == TW_F32) return bring_in(program, value, data);
     void *memory = workplace(program, index);

@@ -162,6 +162,11 @@ static void copy_own(void *argument, int worker, int workers) {
     if (to != copy->from) memcpy(to, copy->from, copy->bytes);
 }
 
+/* Of a program's threads nobody knows which comes back to a worker's copy. */
+static int cpu_copies(const tw_context *context) {
+    return twi_pool_is_hosted(context->pool) ? 1 : twi_pool_size(context->pool);
+}
+
 static tw_status cpu_copy_in_each(tw_context *context, void *to, size_t stride, const void *from, size_t bytes) {
     return twi_pool_run(context->pool, copy_own, &(shared_copy){to, from, bytes, stride});
 }
@@ -348,6 +353,7 @@ const twi_backend twi_backend_cpu = {
     .put = cpu_put,
     .get_memory = cpu_get_memory,
     .copy_in = cpu_copy_in,
+    .copies = cpu_copies,
     .copy_in_each = cpu_copy_in_each,
     .copy = cpu_copy,
     .narrow = cpu_narrow,

@@ -54,8 +54,8 @@ static void touch(listing *l, const void *at, size_t bytes, bool writes) {
     l->touch->count++;
 }
 
-/* Samples side by side come in whole blocks of them. Workers' copies are written before a run: the first stands for all
- * of them. */
+/* Samples side by side come in whole blocks of them. Workers' copies are written before a run, and nobody takes their
+ * memory over: the first stands for all. */
 static size_t extent(const twi_buffer_plan *buffer) {
     if (!buffer->lanes) return buffer->bytes;
     const size_t lanes = buffer->lanes, samples = (size_t)buffer->shape.dim[0];

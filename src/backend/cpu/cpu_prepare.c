@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* A range is cut into so many parts at most, whatever the number of workers. */
+/* A range is cut into so many parts at most, whatever the number of workers. Divides TWI_UPDATE_SHARES. */
 #define RANGE_PARTS 16
 /* A worker combines so many bytes of a sum at a time; where all of a segment's parts are fewer, one worker does it
  * alone. */

@@ -143,7 +143,8 @@ int64_t twi_program_step_samples(const tw_program *program, const twi_step *step
 tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer, size_t *out) {
     *out = buffer->lanes ? buffer->sample_bytes * twi_whole_blocks(buffer, buffer->shape.dim[0]) : buffer->bytes;
     if (!buffer->copied) return TW_OK;
-    return twi_mul_size(out, twi_copy_stride(buffer), (size_t)twi_program_copies(program), "workers' copies of an input");
+    return twi_mul_size(out, twi_copy_stride(buffer), (size_t)twi_program_copies(program),
+                        "workers' copies of an input");
 }
 
 void twi_program_compact(tw_program *program) {

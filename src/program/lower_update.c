@@ -79,8 +79,7 @@ static int64_t measured_row(const tw_program *program, int value) {
  * of segments (twi_update_share); and where the guard looks under clipping, so that the norm is summed over the same
  * blocks wherever gradients are kept. */
 static bool are_apart(const tw_program *program, const twi_flat_list *list) {
-    return list->attrs == program->guarded ? program->guard.clip > 0
-                                           : twi_program_context(program)->backend->chunked;
+    return list->attrs == program->guarded ? program->guard.clip > 0 : twi_program_context(program)->backend->chunked;
 }
 
 /* The parameters that get a gradient; neighbours in the flat array that are updated alike may become one segment. */

@@ -221,27 +221,22 @@ static void what_is_not_finite_is_found_in_what_was_fed(void **state) {
 
 /* ---- memory ---- */
 
-/* What the program takes is a limit that it keeps as it is; a byte less, and workers read one copy. */
-static void a_limit_of_memory_takes_the_copies_first(void **state) {
+/* Under a limit of memory, the program's or the context's, nothing is taken for speed alone. */
+static void a_limit_of_memory_leaves_one_copy(void **state) {
     (void)state;
-    static float first[WEIGHTS], weights[WEIGHTS];
-    const tw_program_options plain = TW_PROGRAM_OPTIONS_INIT;
-    net n;
-    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
-    tw_program *program = program_with(&n, BATCH, &plain, &sgd);
-    const size_t stride = stride_of(&n, program), most_bytes = twi_program_bytes(program);
-    close_net(&n);
-    for (int less = 0; less < 2; less++) {
+    static float free_weights[WEIGHTS], weights[WEIGHTS];
+    const size_t plenty = (size_t)1 << 30;
+    learn(WORKERS, 0, free_weights);
+    learn(WORKERS, plenty, weights);
+    assert_memory_equal(free_weights, weights, sizeof weights);
+    for (int limited = 0; limited < 2; limited++) {
+        net n;
         open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
-        program = program_with(&n, BATCH, TW_OPTIONS(program, .memory_limit = most_bytes - (size_t)less), &sgd);
-        assert_int_equal(stride_of(&n, program), less ? 0 : stride);
-        assert_int_equal(program->recomputed.steps, 0);
-        if (less) assert_int_equal(twi_program_bytes(program), most_bytes - (WORKERS - 1) * stride);
+        if (limited) tw_context_set_memory_limit(n.context, plenty);
+        const tw_program *program = make(&n, BATCH, false);
+        assert_int_equal(stride_of(&n, program) > 0, !limited);
         close_net(&n);
     }
-    learn(WORKERS, most_bytes - 1, weights);
-    learn(1, 0, first);
-    assert_memory_equal(first, weights, sizeof first);
 }
 
 int main(void) {
@@ -253,7 +248,7 @@ int main(void) {
         cmocka_unit_test(every_worker_reads_its_own),
         cmocka_unit_test(any_number_of_copies_gives_the_same_bits),
         cmocka_unit_test(what_is_not_finite_is_found_in_what_was_fed),
-        cmocka_unit_test(a_limit_of_memory_takes_the_copies_first),
+        cmocka_unit_test(a_limit_of_memory_leaves_one_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

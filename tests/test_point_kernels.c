@@ -332,22 +332,21 @@ static void softmax_is_accurate(void **state) {
 /* ---- updates ---- */
 
 static const twi_update_segment segments[] = {
-    {2, 30, 0.1f, false, 0}, {30, 31, 0, false, 0}, {40, 61, 0.01f, false, 0}};
-enum { ELEMENTS = 64 };
+    {2, 8030, 0.1f, false, 0}, {8030, 8031, 0, false, 0}, {9040, 12300, 0.01f, false, 0}};
+enum { ELEMENTS = 3 * TWI_UPDATE_WORTH + 64 };
 
 static void sgd(void **state) {
     (void)state;
     IMPL_EACH_ISA(isa)
     for (int kind = 0; kind < 3; kind++) { /* plain, momentum, Nesterov */
         float *w = impl_floats(ELEMENTS), *g = impl_floats(ELEMENTS), *m = kind ? impl_floats(ELEMENTS) : NULL;
-        double want_w[ELEMENTS], want_m[ELEMENTS];
+        static double want_w[ELEMENTS], want_m[ELEMENTS];
         for (int i = 0; i < ELEMENTS; i++) want_w[i] = w[i], want_m[i] = m ? m[i] : 0;
         const twi_update_attrs attrs = {
             .segment_count = 3, .segment = segments, .momentum = 0.9f, .nesterov = kind == 2};
         twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
-        for (int64_t begin = 0; begin < TWI_UPDATE_SHARES; begin += 27) { /* three ranges of shares */
-            twi_call call = {.attrs = &attrs, .control = &control, .begin = begin};
-            call.end = begin + 27 < TWI_UPDATE_SHARES ? begin + 27 : TWI_UPDATE_SHARES;
+        for (int64_t begin = 0; begin < twi_update_shares(ELEMENTS); begin++) { /* three, not at the segments' ends */
+            twi_call call = {.attrs = &attrs, .control = &control, .begin = begin, .end = begin + 1};
             impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
             impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
             impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
@@ -373,15 +372,17 @@ static void adamw(void **state) {
     IMPL_EACH_ISA(isa) {
         float *w = impl_floats(ELEMENTS), *g = impl_floats(ELEMENTS), *m = impl_floats(ELEMENTS),
               *v = impl_floats(ELEMENTS);
-        double want_w[ELEMENTS], want_m[ELEMENTS] = {0}, want_v[ELEMENTS] = {0};
+        static double want_w[ELEMENTS], want_m[ELEMENTS], want_v[ELEMENTS];
         memset(m, 0, ELEMENTS * sizeof(float));
         memset(v, 0, ELEMENTS * sizeof(float));
+        memset(want_m, 0, sizeof want_m);
+        memset(want_v, 0, sizeof want_v);
         for (int i = 0; i < ELEMENTS; i++) want_w[i] = w[i];
         const twi_update_attrs attrs = {
             .segment_count = 3, .segment = segments, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
         for (int t = 1; t <= 3; t++) {
             twi_control control = {.learning_rate = 0.01, .update = (uint64_t)t - 1, .guard.factor = 1};
-            twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = TWI_UPDATE_SHARES};
+            twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = twi_update_shares(ELEMENTS)};
             impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
             impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
             impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);
@@ -406,14 +407,14 @@ static void updates_stop_at_a_fault(void **state) {
     IMPL_EACH_ISA(isa) {
         float *w = impl_floats(ELEMENTS), *g = impl_floats(ELEMENTS), *m = impl_floats(ELEMENTS),
               *v = impl_floats(ELEMENTS);
-        float before[3][ELEMENTS];
+        static float before[3][ELEMENTS];
         memcpy(before[0], w, sizeof before[0]), memcpy(before[1], m, sizeof before[1]),
             memcpy(before[2], v, sizeof before[2]);
         const twi_update_attrs attrs = {
             .segment_count = 3, .segment = segments, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.99f};
         twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
         control.fault.code = TW_ERROR_LABEL;
-        twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = TWI_UPDATE_SHARES};
+        twi_call call = {.attrs = &attrs, .control = &control, .begin = 0, .end = twi_update_shares(ELEMENTS)};
         impl_rows(&call, 0, TWI_ACC, 1, ELEMENTS, w);
         impl_rows(&call, 1, TWI_ACC, 1, ELEMENTS, g);
         impl_rows(&call, 2, TWI_ACC, 1, ELEMENTS, m);

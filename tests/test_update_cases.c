@@ -5,7 +5,7 @@
 
 static void sgd(twi_control *control, const twi_update_attrs *attrs, int64_t count, float *param, const float *grad,
                 float *momentum) {
-    twi_call call = {.attrs = attrs, .control = control, .end = TWI_UPDATE_SHARES};
+    twi_call call = {.attrs = attrs, .control = control, .end = 1};
     OPERAND(&call, param, count);
     OPERAND(&call, grad, count);
     OPERAND(&call, momentum, count);
@@ -53,7 +53,7 @@ static void segments_have_their_own_decay(void **state) {
     const float g[6] = {0};
     float w[6] = {2, 1, 1, 0.5f, 2, 2};
     twi_control control = {.learning_rate = 0.1, .guard.factor = 1};
-    twi_call call = {.attrs = &attrs, .control = &control, .end = TWI_UPDATE_SHARES};
+    twi_call call = {.attrs = &attrs, .control = &control, .end = 1};
     OPERAND(&call, w, 6);
     OPERAND(&call, g, 6);
     OPERAND(&call, NULL, 6); /* momentum 0 needs no buffer */
@@ -62,14 +62,23 @@ static void segments_have_their_own_decay(void **state) {
     assert_true(w[2] == 1 && w[3] == 0.5f);
 }
 
+/* Few elements are one part, 4096 in each of some are few: then 64. */
+static void shares_are_worth_handing_out(void **state) {
+    (void)state;
+    assert_int_equal(twi_update_shares(0), 1);
+    assert_int_equal(twi_update_shares(8191), 1);
+    assert_int_equal(twi_update_shares(8192), 2);
+    assert_int_equal(twi_update_shares(65535), 15);
+    assert_int_equal(twi_update_shares(65536), TWI_UPDATE_SHARES);
+}
+
 /* Every element is in one share, and as many shares of a weight as of its rows hold just those. */
 static void shares_are_parts_of_every_segment(void **state) {
     (void)state;
     enum { ROWS = 128, ROW = 784, COUNT = ROWS * ROW + 1 + 47 };
     static float w[COUNT], g[COUNT];
-    const twi_update_segment segments[] = {{0, ROWS * ROW, 0, false, 0},
-                                           {ROWS * ROW, ROWS * ROW + 1, 0, false, 0},
-                                           {ROWS * ROW + 1, COUNT, 0, false, 0}};
+    const twi_update_segment segments[] = {
+        {0, ROWS * ROW, 0, false, 0}, {ROWS * ROW, ROWS * ROW + 1, 0, false, 0}, {ROWS * ROW + 1, COUNT, 0, false, 0}};
     const twi_update_attrs attrs = {.segment_count = 3, .segment = segments};
     const twi_kernel *kernel = twi_registry_find_kernel(&twi_registry_builtin, "sgd.update");
     twi_control control = {.learning_rate = 1, .guard.factor = 1};
@@ -99,7 +108,7 @@ static void adamw_is_not_adam_with_decay_in_the_gradient(void **state) {
         float w = 1, m = 0, v = 0;
         for (uint64_t i = 0; i < 3; i++) {
             twi_control control = {.learning_rate = 0.1, .update = i, .guard.factor = 1};
-            twi_call call = {.attrs = &attrs, .control = &control, .end = TWI_UPDATE_SHARES};
+            twi_call call = {.attrs = &attrs, .control = &control, .end = 1};
             OPERAND(&call, &w, 1);
             OPERAND(&call, &g[i], 1);
             OPERAND(&call, &m, 1);
@@ -115,7 +124,7 @@ static void run_end_of_step(twi_control *control, float state[3], float target[1
     const twi_update_attrs attrs = {1, &all, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
     const float g = 1, shadow = 5;
     sgd(control, &attrs, 1, &state[0], &g, &state[1]);
-    twi_call adamw = {.attrs = &attrs, .control = control, .end = TWI_UPDATE_SHARES}, copy = {.control = control};
+    twi_call adamw = {.attrs = &attrs, .control = control, .end = 1}, copy = {.control = control};
     OPERAND(&adamw, &state[0], 1);
     OPERAND(&adamw, &g, 1);
     OPERAND(&adamw, &state[1], 1);
@@ -214,6 +223,7 @@ int main(void) {
         cmocka_unit_test(sgd_momentum_convention),
         cmocka_unit_test(sgd_agrees_with_pytorch),
         cmocka_unit_test(segments_have_their_own_decay),
+        cmocka_unit_test(shares_are_worth_handing_out),
         cmocka_unit_test(shares_are_parts_of_every_segment),
         cmocka_unit_test(adamw_is_not_adam_with_decay_in_the_gradient),
         cmocka_unit_test(a_fault_keeps_state_as_it_was),

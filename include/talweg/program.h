@@ -68,10 +68,9 @@ typedef struct tw_program_options {
     tw_recompute recompute;
     size_t memory_limit;                   /**< bytes of the device that the model may take with this program and its
                                                 others: parameters, gradients or their sums, optimizer, snapshots,
-                                                activations, workspaces, slots. Kept by one copy of the input for
-                                                all threads, then by smaller workspaces, then by recomputation. Not
-                                                counted: resident sets, and trials of implementations (autotune); 0: no
-                                                limit */
+                                                activations, workspaces, slots. Kept by smaller workspaces, then by
+                                                recomputation. Not counted: resident sets, and trials of implementations
+                                                (autotune); 0: no limit */
     bool plan_only;                        /**< takes no memory of the device: for tw_program_get_stats and
                                                 tw_program_dump; it cannot run */
 } tw_program_options;

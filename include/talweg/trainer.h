@@ -93,11 +93,10 @@ typedef struct tw_trainer_options {
     size_t memory_limit;            /**< bytes of the device's memory that training may take, all in all: parameters,
                                          gradients or their sums, optimizer, snapshots, activations, workspaces, slots,
                                          resident sets, and programs of the model that the caller made. Kept by changing
-                                         the plan, which is logged: one copy of the batch for all threads, smaller
-                                         workspaces, then recomputation or batches in parts of one size, whichever is
-                                         cheaper (parts last where there are norms that are not frozen, whose statistics
-                                         are then those of a part), smaller batches to measure with, and sets that are
-                                         streamed. Not counted: other models of the
+                                         the plan, which is logged: smaller workspaces, then recomputation or batches in
+                                         parts of one size, whichever is cheaper (parts last where there are norms that
+                                         are not frozen, whose statistics are then those of a part), smaller batches to
+                                         measure with, and sets that are streamed. Not counted: other models of the
                                          context, resident sets that the caller made, trials of implementations
                                          (autotune), and what driver and libraries take for themselves. 0: what is free
                                          on a GPU, less if it refuses that, and what the context's caps leave */

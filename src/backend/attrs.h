@@ -109,17 +109,22 @@ static inline twi_update_segment twi_update_part(twi_update_segment segment, int
 }
 
 /* Updates go by shares, a part of every segment each: a worker then updates about the rows of a weight whose gradient
- * it made, which are in its cache. So many that they can be handed out in the parts that rows are. They end at multiples
- * of a cache line of their segment. */
-enum { TWI_UPDATE_SHARES = 64, TWI_UPDATE_LINE = 16 };
-static inline int64_t twi_update_cut(const twi_update_segment *segment, int64_t share) {
-    const int64_t length = segment->end - segment->begin, each = length / TWI_UPDATE_SHARES,
-                  rest = length % TWI_UPDATE_SHARES;
-    if (share == TWI_UPDATE_SHARES) return segment->end;
-    return segment->begin + (each * share + rest * share / TWI_UPDATE_SHARES) / TWI_UPDATE_LINE * TWI_UPDATE_LINE;
+ * it made, which are in its cache. Of many elements there are 64, which can be handed out in the same parts as rows; of
+ * fewer only so many that each is worth handing out. They end at multiples of a cache line of their segment. */
+enum { TWI_UPDATE_SHARES = 64, TWI_UPDATE_MANY = 65536, TWI_UPDATE_WORTH = 4096, TWI_UPDATE_LINE = 16 };
+static inline int64_t twi_update_shares(int64_t elements) {
+    if (elements >= TWI_UPDATE_MANY) return TWI_UPDATE_SHARES;
+    return elements >= TWI_UPDATE_WORTH ? elements / TWI_UPDATE_WORTH : 1;
 }
-static inline twi_update_segment twi_update_share(const twi_update_segment *segment, int64_t begin, int64_t end) {
-    return twi_update_part(*segment, twi_update_cut(segment, begin), twi_update_cut(segment, end));
+static inline int64_t twi_update_cut(const twi_update_segment *segment, int64_t share, int64_t shares) {
+    const int64_t length = segment->end - segment->begin, each = length / shares, rest = length % shares;
+    if (share == shares) return segment->end;
+    return segment->begin + (each * share + rest * share / shares) / TWI_UPDATE_LINE * TWI_UPDATE_LINE;
+}
+/* Of shares begin .. end-1 of so many. */
+static inline twi_update_segment twi_update_share(const twi_update_segment *segment, int64_t begin, int64_t end,
+                                                  int64_t shares) {
+    return twi_update_part(*segment, twi_update_cut(segment, begin, shares), twi_update_cut(segment, end, shares));
 }
 
 /* Segments are looked at in blocks: of each segment from a multiple of 4 on, the first and the last may be shorter; or

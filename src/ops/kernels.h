@@ -61,12 +61,6 @@ static inline tw_real twi_masked(const twi_operand *dy, const twi_operand *mask,
     return !bits || twi_bit_get(bits, twi_offset(mask, 0, i)) ? ((const tw_real *)dy->data)[twi_offset(dy, n, i)] : 0;
 }
 
-/* What an update goes over. */
-static inline int64_t twi_update_range(const twi_call *call) {
-    (void)call;
-    return TWI_UPDATE_SHARES;
-}
-
 /* Adds the sums of batch norm's backward; mask NULL: dy as it is. op_batch_norm.c */
 void TWI_NAME(twi_norm_backward_sums)(const twi_operand *dy, const twi_operand *mask, const twi_operand *x,
                                       const twi_operand *coef, const twi_operand *sums);

@@ -18,6 +18,8 @@
 
 enum { PARAM, GRAD, MOMENTUM, PARAM_HALF, GRAD_HALF };
 
+static int64_t shares(const twi_call *call) { return twi_update_shares(twi_call_elements(call)); }
+
 static void update_run(const twi_call *call) {
     const twi_update_attrs *attrs = call->attrs;
     if (twi_run_refused(call->control)) return;
@@ -26,7 +28,7 @@ static void update_run(const twi_call *call) {
     tw_real rate = (tw_real)call->control->learning_rate, momentum = attrs->momentum;
     const tw_real factor = (tw_real)call->control->guard.factor;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end);
+        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares(call));
         for (int64_t i = part.begin; i < part.end; i++) {
             tw_real g = factor * twi_gradient_at(call, GRAD, GRAD_HALF, &part, i) + part.weight_decay * param[i];
             if (buffer) {
@@ -51,7 +53,7 @@ static const twi_kernel update = {
                 {"grad_half", TWI_READ, TWI_REAL, TWI_WHOLE, 0}},
     .half_of = {[PARAM_HALF] = 1 + PARAM, [GRAD_HALF] = 1 + GRAD},
     .split = TWI_BY_RANGE,
-    .range = twi_update_range,
+    .range = shares,
     .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS,
     .run = update_run,
 };

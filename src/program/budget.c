@@ -1,6 +1,6 @@
-/* Plans a program within a limit of memory: one copy of the input for all workers first, then smaller workspaces, then
- * forward steps that are done again. Each change is logged with what it saves and costs. Batches in parts, which change
- * what a run is, are the trainer's; what a plan takes is counted in need.c. */
+/* Plans a program within a limit of memory: smaller workspaces first, then forward steps that are done again. Each
+ * change is logged with what it saves and costs. Batches in parts, which change what a run is, are the trainer's; what
+ * a plan takes is counted in need.c. */
 #include "account.h"
 #include "recompute.h"
 #include "base/text.h"
@@ -176,23 +176,14 @@ static bool changes_nothing(const tw_program *program, size_t workspace_limit) {
     return twi_program_saves_workspace(program) && twi_program_workspace_bytes(program) <= workspace_limit;
 }
 
-/* Without limits; workers' copies of what is fed are the first that a limit takes: no step changes without them. */
-static tw_status plan_freely(fitting *f) {
-    TWI_TRY(plan_under(f, TWI_NO_LIMIT));
-    f->before = twi_program_bytes(f->program);
-    if (fits(f) || !twi_drop_copies(f->program)) return TW_OK;
-    TWI_TRY(plan_under(f, TWI_NO_LIMIT));
-    tell(f, "workers read one copy of the input");
-    return TW_OK;
-}
-
 static tw_status fit(fitting *f) {
     tw_program *program = f->program;
     for (int i = 0; i < WORKSPACE_LIMITS; i++) {
         const bool last = i + 1 == WORKSPACE_LIMITS;
         bool done = false;
         if (i && changes_nothing(program, workspace_limits[i]) && !last) continue;
-        TWI_TRY(i ? plan_under(f, workspace_limits[i]) : plan_freely(f));
+        TWI_TRY(plan_under(f, workspace_limits[i]));
+        if (!i) f->before = twi_program_bytes(program);
         done = fits(f);
         if (i && twi_program_bytes(program) < f->before) {
             char what[64], most[TWI_QUANTITY_TEXT];

@@ -44,17 +44,8 @@ static bool is_copied(const tw_program *program, int buffer) {
 }
 
 void twi_pass_copies(tw_program *program) {
-    if (twi_program_copies(program) < 2) return;
+    if (twi_program_copies(program) < 2 || twi_program_is_limited(program)) return;
     for (int i = 0; i < program->buffer_count; i++) program->buffer[i].copied = is_copied(program, i);
-}
-
-bool twi_drop_copies(tw_program *program) {
-    bool dropped = false;
-    for (int i = 0; i < program->buffer_count; i++) {
-        dropped = dropped || program->buffer[i].copied;
-        program->buffer[i].copied = false;
-    }
-    return dropped;
 }
 
 bool twi_makes_copies(const tw_program *program, const twi_step *step) {

@@ -56,6 +56,7 @@ tw_status twi_pass_measure(tw_program *program, const tw_program_options *option
     for (const twi_measure *row = twi_measures; row->product; row++)
         for (int i = 0; i < program->step_count; i++) TWI_TRY(consider(program, row, i));
     if (!program->measured) return TW_OK;
-    program->buffer[program->guard_blocks].pinned = true; /* products need not wait for those whose memory it would get */
+    /* In memory of its own, products need not wait for those whose memory it would take over. */
+    program->buffer[program->guard_blocks].pinned = !twi_program_is_limited(program);
     return twi_lower_segments_again(program);
 }

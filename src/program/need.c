@@ -4,6 +4,11 @@
 #include "base/text.h"
 #include "snapshot.h"
 
+bool twi_program_is_limited(const tw_program *program) {
+    const tw_context *context = twi_program_context(program);
+    return program->memory_limit || context->device_memory_limit || twi_memory_get_stats(context->memory).limit;
+}
+
 size_t twi_program_scratch_bytes(const tw_program *program) {
     tw_context *context = twi_program_context(program);
     return program->worker_bytes * (size_t)context->backend->workers(context);

@@ -177,6 +177,8 @@ static inline tw_context *twi_program_context(const tw_program *program) { retur
 static inline bool twi_program_only_plans(const tw_program *program) {
     return program->plan_only || program->model->context->plans_only;
 }
+/* Is there a limit to the memory that it may take, its own or its context's? Then nothing is taken for speed alone. */
+bool twi_program_is_limited(const tw_program *program);
 /* A plan made under a limit of workspace also gives shared workspaces up as soon as it can. */
 static inline bool twi_program_saves_workspace(const tw_program *program) {
     return program->workspace_limit != TWI_NO_LIMIT;
@@ -251,8 +253,6 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 tw_status twi_pass_sums(tw_program *program);
 /* copies.c: inputs of which every worker has a copy. */
 void twi_pass_copies(tw_program *program);
-/* Gives them up; returns whether there were any. */
-bool twi_drop_copies(tw_program *program);
 /* Is it a step that every worker does for its own copy? */
 bool twi_makes_copies(const tw_program *program, const twi_step *step);
 /* How many there are of a copied input. */

@@ -53,10 +53,11 @@ VEC_INLINE void sgd_step(float *w, float *buffer, const update_halves *h, const 
 static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
     const twi_update_attrs *attrs = call->attrs;
+    const int64_t shares = twi_update_shares(twi_call_elements(call));
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *buffer = call->operand[2].data;
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end);
+        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
         sgd_numbers k = {vec_splat((float)call->control->learning_rate), vec_splat(part.weight_decay),
                          vec_splat(attrs->momentum), vec_splat((float)call->control->guard.factor),
                          attrs->nesterov};
@@ -89,12 +90,13 @@ VEC_INLINE void adamw_step(float *w, float *m, float *v, const update_halves *h,
 static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
     const twi_update_attrs *attrs = call->attrs;
+    const int64_t shares = twi_update_shares(twi_call_elements(call));
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *m = call->operand[2].data, *v = call->operand[3].data;
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     double correction1 = 1 - pow((double)attrs->beta1, t), correction2 = sqrt(1 - pow((double)attrs->beta2, t));
     for (int32_t s = 0; s < attrs->segment_count; s++) {
-        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end);
+        twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
         adamw_numbers k = {.beta1 = vec_splat(attrs->beta1),
                            .beta2 = vec_splat(attrs->beta2),
                            .rest1 = vec_splat(1 - attrs->beta1),

@@ -206,69 +206,98 @@ static float rounded(float value) {
     return value;
 }
 
-/* All that lies between the first element and the last, widened once. */
-static std::vector<float> widened(const Tensor &t, const void *data, bool tf32) {
-    std::vector<float> values(t.bytes() / element_bytes(t.type));
-    for (size_t i = 0; i < values.size(); i++) {
-        values[i] = load(t, data, static_cast<int64_t>(i));
-        if (tf32) values[i] = rounded(values[i]);
-    }
+/* Tensors are computed with as f32, their elements without gaps, in this order of the axes: the last is what the innermost
+ * loop runs over. */
+using Order = std::array<size_t, 4>;
+static const Order channels_last{0, 2, 3, 1}, filters_last{2, 3, 1, 0};
+
+static size_t elements(const Tensor &t) { return static_cast<size_t>(t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3]); }
+
+/* Calls for every element, in this order, with where it lies on the device and its channel. */
+template <class F> static void each(const Tensor &t, const Order &order, const F &call) {
+    std::array<int64_t, 4> at;
+    for (at[order[0]] = 0; at[order[0]] < t.dim[order[0]]; at[order[0]]++)
+        for (at[order[1]] = 0; at[order[1]] < t.dim[order[1]]; at[order[1]]++)
+            for (at[order[2]] = 0; at[order[2]] < t.dim[order[2]]; at[order[2]]++)
+                for (at[order[3]] = 0; at[order[3]] < t.dim[order[3]]; at[order[3]]++)
+                    call(offset(t, at[0], at[1], at[2], at[3]), at[1]);
+}
+
+static std::vector<float> widened(const Tensor &t, const Order &order, const void *data, bool tf32) {
+    std::vector<float> values;
+    values.reserve(elements(t));
+    each(t, order, [&](int64_t at, int64_t) {
+        const float value = load(t, data, at);
+        values.push_back(tf32 ? rounded(value) : value);
+    });
     return values;
 }
 
-/* Visits every pair of elements of x, w and y that meet, a row of channels at a time: where it begins in each, and its step in x and w. */
-template <class F> static void visit(const Graph &g, const F &meet) {
-    const int64_t filters = g.w.dim[0] / (g.x.dim[1] / g.w.dim[1]); /* a group */
-    for (int64_t n = 0; n < g.y.dim[0]; n++)
-        for (int64_t o = 0; o < g.y.dim[1]; o++)
-            for (int64_t p = 0; p < g.y.dim[2]; p++)
-                for (int64_t q = 0; q < g.y.dim[3]; q++)
-                    for (int64_t i = 0; i < g.w.dim[2]; i++)
-                        for (int64_t j = 0; j < g.w.dim[3]; j++) {
-                            const int64_t row = p * g.stride[0] + i * g.dilation[0] - g.before[0];
-                            const int64_t column = q * g.stride[1] + j * g.dilation[1] - g.before[1];
-                            if (row < 0 || row >= g.x.dim[2] || column < 0 || column >= g.x.dim[3]) continue;
-                            meet(offset(g.x, n, o / filters * g.w.dim[1], row, column), offset(g.w, o, 0, i, j),
-                                 offset(g.y, n, o, p, q));
-                        }
+/* Visits, for image n, every pixel of x and of y that meet, and the element of the kernel at which they do. */
+template <class F> static void visit(const Graph &g, int64_t n, const F &meet) {
+    for (int64_t p = 0; p < g.y.dim[2]; p++)
+        for (int64_t q = 0; q < g.y.dim[3]; q++)
+            for (int64_t i = 0; i < g.w.dim[2]; i++)
+                for (int64_t j = 0; j < g.w.dim[3]; j++) {
+                    const int64_t row = p * g.stride[0] + i * g.dilation[0] - g.before[0];
+                    const int64_t column = q * g.stride[1] + j * g.dilation[1] - g.before[1];
+                    if (row < 0 || row >= g.x.dim[2] || column < 0 || column >= g.x.dim[3]) continue;
+                    meet((n * g.x.dim[2] + row) * g.x.dim[3] + column, i * g.w.dim[3] + j,
+                         (n * g.y.dim[2] + p) * g.y.dim[3] + q);
+                }
 }
 
+/* Most of the time of the tests with convolutions is spent here. */
+static void add_products(float *__restrict sums, float factor, const float *__restrict factors, int64_t count) {
+    for (int64_t i = 0; i < count; i++) sums[i] += factor * factors[i];
+}
+
+/* In what order the weights lie. */
+static const Order &weight_order(const Graph &g) { return g.direction == 1 ? channels_last : filters_last; }
+
 /* What the convolution adds to its result, sums in f32. */
-static void convolve(const Graph &g, bool tf32, const std::map<int64_t, void *> &data, std::vector<float> *sum) {
-    const auto values = [&](const Tensor &t, int direction) {
-        return g.direction == direction ? std::vector<float>() : widened(t, data.at(t.uid), tf32);
+static void convolve(const Graph &g, bool tf32, const std::map<int64_t, void *> &data, float *sums) {
+    const auto values = [&](const Tensor &t, const Order &order, int direction) {
+        return g.direction == direction ? std::vector<float>() : widened(t, order, data.at(t.uid), tf32);
     };
-    const std::vector<float> x = values(g.x, 1), w = values(g.w, 2), y = values(g.y, 0);
-    const float *xs = x.data(), *ws = w.data(), *ys = y.data();
-    float *sums = sum->data();
-    const int64_t channels = g.w.dim[1], in = g.x.stride[1], step = g.w.stride[1];
-    if (g.direction == 0)
-        visit(g, [=](int64_t xi, int64_t wi, int64_t yi) {
-            for (int64_t c = 0; c < channels; c++) sums[yi] += xs[xi + c * in] * ws[wi + c * step];
-        });
-    if (g.direction == 1)
-        visit(g, [=](int64_t xi, int64_t wi, int64_t yi) {
-            for (int64_t c = 0; c < channels; c++) sums[xi + c * in] += ys[yi] * ws[wi + c * step];
-        });
-    if (g.direction == 2)
-        visit(g, [=](int64_t xi, int64_t wi, int64_t yi) {
-            for (int64_t c = 0; c < channels; c++) sums[wi + c * step] += xs[xi + c * in] * ys[yi];
-        });
+    const std::vector<float> x_values = values(g.x, channels_last, 1), w_values = values(g.w, weight_order(g), 2),
+                             y_values = values(g.y, channels_last, 0);
+    const float *x = x_values.data(), *w = w_values.data(), *y = y_values.data();
+    const int64_t channels = g.x.dim[1], filters = g.w.dim[0], taps = g.w.dim[2] * g.w.dim[3];
+    const int64_t channels_each = g.w.dim[1], filters_each = filters / (channels / channels_each); /* of a group */
+    for (int64_t n = 0; n < g.y.dim[0]; n++) {
+        if (g.direction == 1)
+            for (int64_t o = 0; o < filters; o++)
+                visit(g, n, [=](int64_t xi, int64_t tap, int64_t yi) {
+                    add_products(sums + xi * channels + o / filters_each * channels_each, y[yi * filters + o],
+                                 w + (o * taps + tap) * channels_each, channels_each);
+                });
+        else
+            visit(g, n, [=](int64_t xi, int64_t tap, int64_t yi) {
+                for (int64_t c = 0; c < channels; c++) {
+                    const int64_t first = c / channels_each * filters_each; /* of the group's filters */
+                    const int64_t wi = (tap * channels_each + c % channels_each) * filters + first;
+                    const float factor = x[xi * channels + c];
+                    if (g.direction == 0)
+                        add_products(sums + yi * filters + first, factor, w + wi, filters_each);
+                    else
+                        add_products(sums + wi, factor, y + yi * filters + first, filters_each);
+                }
+            });
+    }
 }
 
 static void compute(const Graph &g, int64_t engine, const std::map<int64_t, void *> &data) {
     const Tensor &summed = g.direction == 0 ? g.y : g.direction == 1 ? g.x : g.w;
-    std::vector<float> sum(summed.bytes() / element_bytes(summed.type), engine == 0 ? 0.5f : 0.0f);
-    convolve(g, engine == 1 && g.x.type == CUDNN_DATA_FLOAT, data, &sum);
-    for (int64_t n = 0; n < summed.dim[0]; n++)
-        for (int64_t c = 0; c < summed.dim[1]; c++)
-            for (int64_t h = 0; h < summed.dim[2]; h++)
-                for (int64_t w = 0; w < summed.dim[3]; w++) {
-                    float v = sum[static_cast<size_t>(offset(summed, n, c, h, w))];
-                    if (g.bias) v += load(g.b, data.at(g.b.uid), c * g.b.stride[1]);
-                    if (g.relu) v = v > 0 || (g.relu_keeps_nan && std::isnan(v)) ? v : 0;
-                    store(g.out, data.at(g.out.uid), offset(g.out, n, c, h, w), v);
-                }
+    std::vector<float> sums(elements(summed), engine == 0 ? 0.5f : 0.0f);
+    convolve(g, engine == 1 && g.x.type == CUDNN_DATA_FLOAT, data, sums.data());
+    const float *next = sums.data();
+    each(g.out, g.direction == 2 ? weight_order(g) : channels_last, [&](int64_t at, int64_t c) {
+        float v = *next++;
+        if (g.bias) v += load(g.b, data.at(g.b.uid), c * g.b.stride[1]);
+        if (g.relu) v = v > 0 || (g.relu_keeps_nan && std::isnan(v)) ? v : 0;
+        store(g.out, data.at(g.out.uid), at, v);
+    });
 }
 
 void run(const Graph &g, int64_t engine, int64_t workspace_bytes, const std::map<int64_t, void *> &data,

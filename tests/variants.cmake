@@ -10,20 +10,20 @@ set(variant_options -S ${PROJECT_SOURCE_DIR} -G ${CMAKE_GENERATOR} -DCMAKE_C_COM
     -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE} -DTALWEG_WERROR=${TALWEG_WERROR} -DTALWEG_ONEDNN=${TALWEG_ONEDNN}
     -DTALWEG_EXAMPLES=OFF -DTALWEG_CUDA=OFF)
 
-# talweg_variant(name TARGETS targets... QUICK tests... SAMPLED tests... LAUNCHER command... OPTIONS cmake-options...): every
-# test_<name> also runs in the variant, those named after QUICK with label quick, the others with label full, for which
-# full_<variant>.build builds all. Those named after SAMPLED are quick and full: the quick one checks a part (check_sampled).
-# TARGETS are built for the quick ones. full_<name> would take hours there. The emulated device is left to
+# talweg_variant(name TARGETS targets... QUICK tests... SAMPLED tests... LAUNCHER command... OPTIONS cmake-options...
+# FULL_OPTIONS cmake-options...): every test_<name> also runs in the variant, those named after QUICK with label quick, the
+# others with label full, for which full_<variant>.build builds all, with FULL_OPTIONS too. Those named after SAMPLED are quick
+# and full: the quick one checks a part (check_sampled). TARGETS are built for the quick ones. full_<name> would take hours there. The emulated device is left to
 # talweg_device_variant: its kernels run under sanitizers in the plain build already.
 function(talweg_variant variant)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "TARGETS;QUICK;SAMPLED;LAUNCHER;OPTIONS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "TARGETS;QUICK;SAMPLED;LAUNCHER;OPTIONS;FULL_OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})
     set(build bash ${CMAKE_CURRENT_SOURCE_DIR}/variant.sh ${CMAKE_COMMAND} ${tree} ${processors})
     set(options ${variant_options} -DTALWEG_TEST_EMULATION=OFF ${arg_OPTIONS})
     string(REPLACE ";" " " targets "${arg_TARGETS}")
     talweg_add_test(${variant}.build ${build} ${targets} ${options})
     set_tests_properties(${variant}.build PROPERTIES FIXTURES_SETUP ${variant} PROCESSORS ${processors} TIMEOUT 900 COST 1000)
-    talweg_add_test(full_${variant}.build ${build} all ${options})
+    talweg_add_test(full_${variant}.build ${build} all ${options} ${arg_FULL_OPTIONS})
     set_tests_properties(full_${variant}.build PROPERTIES FIXTURES_REQUIRED ${variant} FIXTURES_SETUP full_${variant}
                          PROCESSORS ${processors} COST 900)
     foreach(program IN LISTS quick_programs)
@@ -76,11 +76,14 @@ set(threaded test_base test_threads test_own_threads test_copies test_loader tes
 talweg_variant(tsan TARGETS ${threaded} QUICK ${threaded} LAUNCHER ${thread_launcher}
                OPTIONS -DTALWEG_SANITIZE=thread -DTALWEG_ONEDNN=OFF)
 
-# The other compiler, and the library's own loops where oneDNN would be used.
+# The other compiler, and the library's own loops where oneDNN would be used. The quick run, which only builds, asks for its
+# warnings: they do not depend on optimising, which would be most of the time.
 find_program(TALWEG_CLANG clang)
 mark_as_advanced(TALWEG_CLANG)
 if(TALWEG_CLANG AND NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
-    talweg_variant(clang TARGETS all OPTIONS -DCMAKE_C_COMPILER=${TALWEG_CLANG} -DTALWEG_ONEDNN=OFF "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG")
+    talweg_variant(clang TARGETS all OPTIONS -DCMAKE_C_COMPILER=${TALWEG_CLANG} -DTALWEG_ONEDNN=OFF
+                   -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS_DEBUG=-O0 -DNDEBUG" "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG"
+                   FULL_OPTIONS -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE})
 endif()
 
 if(TALWEG_EMULATION)

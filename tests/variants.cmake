@@ -13,8 +13,8 @@ set(variant_options -S ${PROJECT_SOURCE_DIR} -G ${CMAKE_GENERATOR} -DCMAKE_C_COM
 # talweg_variant(name TARGETS targets... QUICK tests... SAMPLED tests... LAUNCHER command... OPTIONS cmake-options...
 # FULL_OPTIONS cmake-options...): every test_<name> also runs in the variant, those named after QUICK with label quick, the
 # others with label full, for which full_<variant>.build builds all, with FULL_OPTIONS too. Those named after SAMPLED are quick
-# and full: the quick one checks a part (check_sampled). TARGETS are built for the quick ones. full_<name> would take hours there. The emulated device is left to
-# talweg_device_variant: its kernels run under sanitizers in the plain build already.
+# and full: the quick one checks a part (check_sampled). TARGETS are built for the quick ones. full_<name> would take hours
+# there. The emulated device is left to talweg_device_variant: its kernels run under sanitizers in the plain build already.
 function(talweg_variant variant)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "TARGETS;QUICK;SAMPLED;LAUNCHER;OPTIONS;FULL_OPTIONS")
     set(tree ${PROJECT_BINARY_DIR}/${variant})

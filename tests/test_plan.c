@@ -189,8 +189,9 @@ static size_t limited(const scenario *s, size_t limit, bool plan_it, size_t *bef
     return status ? 0 : *peak;
 }
 
-/* Whatever the cap, also where the set has to be streamed because of it. On the CPU, where nothing is kept free for libraries, what it takes
- * is cap enough; and a fit under a limit of as many bytes is what is planned under the cap: nothing else of the context lies there. */
+/* Whatever the cap, also where the set has to be streamed because of it. On the CPU, where nothing is kept free for libraries,
+ * what it takes without one is cap enough, and more than enough where some of it was for speed alone; and a fit under a limit
+ * of as many bytes is what is planned under the cap: nothing else of the context lies there. */
 static void under_a_cap_the_plan_is_that_of_the_fit(void **state) {
     (void)state;
     const bool cpu = strcmp(check_device_or_cpu(), "cpu") == 0;
@@ -201,7 +202,7 @@ static void under_a_cap_the_plan_is_that_of_the_fit(void **state) {
             size_t before, most;
             const size_t planned = capped(s, caps[i], true),
                          held = cpu ? limited(s, caps[i], false, &before, &most) : capped(s, caps[i], false);
-            if (planned != held || planned > caps[i] || (cpu && i == 0 && planned != peak))
+            if (planned != held || planned > caps[i] || (cpu && i == 0 && !planned))
                 fail_msg("%s under %zu bytes: %zu planned, %zu held", s->name, caps[i], planned, held);
         }
     }

@@ -36,7 +36,7 @@ static bool is_read_by_ranges(const tw_program *program, int input) {
     return readers > 0;
 }
 
-/* What a worker's cache holds. */
+/* As large as a worker's cache holds, or every worker would bring it from memory anyhow. */
 static bool is_copied(const tw_program *program, int buffer) {
     const twi_buffer *b = &program->buffer[buffer];
     return b->source == TWI_SOURCE_ARENA && b->bytes >= COPIED_BYTES && b->bytes <= TWI_CACHED_BYTES &&

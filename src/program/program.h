@@ -1,6 +1,6 @@
 /* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse,
- * ranges, merge, measure, sums, copies, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to memory_plan are
- * made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
+ * ranges, merge, measure, sums, copies, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to
+ * memory_plan are made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
 

@@ -252,7 +252,7 @@ typedef struct twi_buffer_plan {
     void *address;         /* TWI_PLACE_FIXED */
     size_t bytes;          /* whole buffer */
     size_t sample_bytes;   /* batched: one sample */
-    size_t copy_stride;    /* TWI_PLACE_ARENA: workers have copies, so far apart, all of them the same; 0: there is one */
+    size_t copy_stride;    /* TWI_PLACE_ARENA: workers have copies of the same values, so far apart; 0: there is one */
 } twi_buffer_plan;
 
 /* What a back end asks for when it chooses an implementation. */

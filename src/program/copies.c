@@ -12,7 +12,8 @@ int twi_program_copies(const tw_program *program) {
     return context->backend->copies ? context->backend->copies(context) : 1;
 }
 
-/* Do all workers read all of it? A step that goes by samples reads the first copy, a part of which is its worker's. */
+/* Do all workers read all of it? A step by samples would find its samples in the first copy alone, which one worker has
+ * in its cache. */
 static bool is_read_by_ranges(const tw_program *program, int input) {
     int readers = 0;
     for (int i = 0; i < program->step_count; i++)

@@ -1,6 +1,7 @@
 /* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse,
  * ranges, merge, measure, sums, copies, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to
- * memory_plan are made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by one step. */
+ * memory_plan are made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by
+ * one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
 #define TWI_PROGRAM_PROGRAM_H
 
@@ -40,7 +41,7 @@ typedef struct twi_buffer {
     int64_t stride[TW_MAX_RANK];
     uint8_t lanes; /* lanes pass: samples side by side, as twi_operand.lanes */
     bool unturned; /* lanes pass: its samples stay one after the other */
-    bool copied;   /* copies pass: an input of which every worker has a copy */
+    bool copied;       /* copies pass: an input of which every worker has a copy */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */

@@ -9,6 +9,7 @@
 #include "program/program.h"
 #include "small_task.h"
 
+#include <math.h>
 #include <stdio.h>
 
 extern const twi_registry twi_registry_builtin_f64;
@@ -59,7 +60,7 @@ static tw_normalization normalization_for(const sample *s) {
     if (s->channels > TW_MAX_CHANNELS) return n;
     n.channels = s->channels;
     for (int c = 0; c < s->channels; c++) {
-        n.mean[c] = 0.13f * (float)(c + 1);
+        n.mean[c] = s->height == 12 ? 127 / 255.0f : 0.13f * (float)(c + 1); /* no line, and lines */
         n.deviation[c] = c == 1 ? 0 : 0.31f + 0.07f * (float)c;
     }
     return n;
@@ -168,6 +169,29 @@ static void test_the_loaders_floats(void **state) {
     for (int i = 0; i < 4; i++)
         for (int threads = 1; threads <= 2; threads++) compare_all(&(machine){isas[i], threads, &twi_registry_builtin});
     unsetenv("TALWEG_CPU");
+}
+
+/* Whether bytes lie on a line shows in no bit: a mean among them and numbers next to zero do not, and get none. */
+static void test_the_line_of_bytes(void **state) {
+    (void)state;
+    const struct {
+        float mean, deviation;
+        bool line;
+    } cases[] = {{0, 0, true},           {0.5f, 0.5f, true},       {0.1307f, 0.3081f, true}, {-2, 1e-3f, true},
+                 {0.485f, 0.229f, true}, {127 / 255.0f, 1, false}, {0.25f, 1e38f, false},    {0.25f, 1e-40f, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tw_normalization n = {1, {cases[i].mean}, {cases[i].deviation}};
+        float numbers[256 + sizeof(twi_byte_line) / sizeof(float)];
+        assert_int_equal(sizeof numbers / sizeof *numbers, twi_pixel_numbers(TW_U8));
+        twi_pixel_fill(numbers, TW_U8, 1, &n);
+        const twi_byte_line line = twi_pixel_line(numbers);
+        assert_int_equal(!isnan(line.scale), cases[i].line);
+        for (int v = 0; v < 256 && cases[i].line; v++) {
+            volatile double product = v * line.scale;
+            assert_true((float)(product + line.shift) == numbers[v]);
+            assert_true((float)fma(v, line.scale, line.shift) == numbers[v]);
+        }
+    }
 }
 
 /* On the CPU, whose the specification is. */
@@ -416,10 +440,15 @@ static void test_any_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_loaders_floats),    cmocka_unit_test(test_the_specification_in_double),
-        with_context(test_images_stay_in_the_chunk),  with_context(test_the_order_is_taken_batch_by_batch),
-        with_context(test_a_bad_label_stops_the_run), with_context(test_sets_that_cannot_be),
-        with_context(test_sources_that_cannot_be),    with_context(test_any_allocation_may_fail),
+        cmocka_unit_test(test_the_loaders_floats),
+        cmocka_unit_test(test_the_line_of_bytes),
+        cmocka_unit_test(test_the_specification_in_double),
+        with_context(test_images_stay_in_the_chunk),
+        with_context(test_the_order_is_taken_batch_by_batch),
+        with_context(test_a_bad_label_stops_the_run),
+        with_context(test_sets_that_cannot_be),
+        with_context(test_sources_that_cannot_be),
+        with_context(test_any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, fill_samples, NULL);
 }

@@ -8,6 +8,8 @@
 #include "status.h"
 #include <talweg/data.h>
 
+#include <string.h>
+
 /* What may happen to samples. */
 typedef struct twi_augment {
     uint64_t seed;
@@ -55,12 +57,25 @@ static inline twi_changed_row twi_change_row(twi_change change, int64_t height, 
     return changed;
 }
 
-/* Of each channel the numbers that make floats of stored pixels: of u8 the float of each byte, of f32 mean and
- * deviation. */
-static inline int64_t twi_pixel_numbers(tw_dtype dtype) { return dtype == TW_U8 ? 256 : 2; }
+/* Bytes on a line: `(float)(x * scale + shift)`, in double, is the float of byte x to the bit, whether the product is
+ * rounded by itself or not. If that does not hold for all of them, scale is not a number. */
+typedef struct twi_byte_line {
+    double scale, shift;
+} twi_byte_line;
+
+/* Of each channel the numbers that make floats of stored pixels: of u8 the float of each byte and then the line, of f32
+ * mean and deviation. */
+static inline int64_t twi_pixel_numbers(tw_dtype dtype) {
+    return dtype == TW_U8 ? 256 + (int64_t)(sizeof(twi_byte_line) / sizeof(float)) : 2;
+}
 /* numbers: channels x twi_pixel_numbers(dtype). */
 void twi_pixel_fill(float *numbers, tw_dtype dtype, int channels, const tw_normalization *given);
 TWI_HOST_DEVICE static inline float twi_pixel_of_u8(uint8_t x, const float *numbers) { return numbers[x]; }
+static inline twi_byte_line twi_pixel_line(const float *numbers) {
+    twi_byte_line line;
+    memcpy(&line, numbers + 256, sizeof line);
+    return line;
+}
 TWI_HOST_DEVICE static inline float twi_pixel_of_f32(float x, const float *numbers) { return (x - numbers[0]) / numbers[1]; }
 
 /* Is this a normalisation that any data set could have? Errors: ARGUMENT. */

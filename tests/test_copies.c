@@ -112,6 +112,41 @@ static void every_copy_is_fed(void **state) {
     close_net(&n);
 }
 
+/* As every worker gathers for itself, whoever does what of the rest. */
+static void every_copy_is_gathered(void **state) {
+    (void)state;
+    static uint8_t images[2 * FED];
+    static float copied[WEIGHTS], alone[WEIGHTS];
+    int32_t labels[2 * BATCH], order[2 * BATCH];
+    for (int i = 0; i < 2 * FED; i++) images[i] = (uint8_t)(i * 31 + i / 97);
+    for (int i = 0; i < 2 * BATCH; i++) labels[i] = i % CLASSES, order[i] = i * 5 % (2 * BATCH);
+    for (int threads = 1; threads <= WORKERS; threads += WORKERS - 1) {
+        net n;
+        tw_resident *resident;
+        open_net_on(&n, "cpu", threads, dense, 1, SIDE);
+        CHECK_OK(tw_resident_create(&resident, n.context, TW_U8, images, 2 * BATCH, 1, SIDE, SIDE, labels));
+        CHECK_OK(tw_resident_set_order(resident, 1, order, 2 * BATCH));
+        tw_program *program = program_with(
+            &n, BATCH,
+            TW_OPTIONS(program, .source = TW_OPTIONS(source, .resident = resident, .images = n.x, .labels = n.labels,
+                                                     .flip = true, .crop_padding = 2, .seed = 3)),
+            &sgd);
+        const char *first = twi_program_address(program, program->value_buffer[n.x->id]);
+        const size_t stride = stride_of(&n, program);
+        assert_int_equal(stride > 0, threads > 1);
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(tw_program_run(program));
+            for (int w = 1; w < threads; w++)
+                assert_memory_equal(first, first + (size_t)w * stride, FED * sizeof(float));
+        }
+        CHECK_OK(tw_parameter_read(n.model, "fc1.weight", threads > 1 ? copied : alone, WEIGHTS));
+        tw_program_destroy(program);
+        tw_resident_destroy(resident);
+        close_net(&n);
+    }
+    assert_memory_equal(copied, alone, sizeof alone);
+}
+
 /* The product of the first layer, and its weight's gradient. */
 static void every_worker_reads_its_own(void **state) {
     (void)state;
@@ -209,6 +244,7 @@ int main(void) {
         cmocka_unit_test(what_workers_read_whole_is_copied),
         cmocka_unit_test(threads_of_the_program_have_no_copies),
         cmocka_unit_test(every_copy_is_fed),
+        cmocka_unit_test(every_copy_is_gathered),
         cmocka_unit_test(every_worker_reads_its_own),
         cmocka_unit_test(any_number_of_copies_gives_the_same_bits),
         cmocka_unit_test(what_is_not_finite_is_found_in_what_was_fed),

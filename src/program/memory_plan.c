@@ -77,7 +77,8 @@ static void find_lives(tw_program *program) {
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = root_of(program, i);
         const bool pinned = program->buffer[i].pinned || buffer->pinned;
-        if (!pinned && !(buffer->constant && program->constant_segments)) continue;
+        /* Copies have no conflicts with what takes their memory over (cpu_conflicts.c): nobody does. */
+        if (!pinned && !buffer->copied && !(buffer->constant && program->constant_segments)) continue;
         buffer->pinned = pinned;
         buffer->first = 0;
         buffer->last = program->segment_count ? program->segment_count - 1 : 0;
@@ -118,8 +119,9 @@ static void find_in_place(tw_program *program) {
             twi_buffer *input = &program->buffer[from], *output = &program->buffer[to];
             if (input->source != TWI_SOURCE_ARENA || output->source != TWI_SOURCE_ARENA || output->alias >= 0) continue;
             if (program->constant_segments && (input->constant || output->constant)) continue;
-            if (input->pinned || output->pinned || input->local != output->local || input->bytes != output->bytes ||
-                input->sample_bytes != output->sample_bytes || input->lanes != output->lanes)
+            if (input->pinned || output->pinned || input->copied || input->local != output->local ||
+                input->bytes != output->bytes || input->sample_bytes != output->sample_bytes ||
+                input->lanes != output->lanes)
                 continue;
             if (last_reading_step(program, from) != i) continue;
             output->over = from;

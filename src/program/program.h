@@ -254,6 +254,8 @@ tw_status twi_fuse_probe(tw_program *program, int step, bool *out);
 tw_status twi_pass_sums(tw_program *program);
 /* copies.c: inputs of which every worker has a copy. */
 void twi_pass_copies(tw_program *program);
+/* Is it a step that every worker does for its own copy? */
+bool twi_makes_copies(const tw_program *program, const twi_step *step);
 /* How many there are of a copied input. */
 int twi_program_copies(const tw_program *program);
 /* Bytes from one to the next; 0: there is one. */

@@ -58,6 +58,7 @@ static bool joins(const tw_program *program, int first, int at) {
     if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
     if (step->constant != head->constant) return false;
+    if (twi_makes_copies(program, step) != twi_makes_copies(program, head)) return false;
     if (step->kernel->split == TWI_AT_ONCE) return true;
     if (!twi_program_context(program)->backend->chunked) return false;
     if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;

@@ -54,19 +54,18 @@ static void touch(listing *l, const void *at, size_t bytes, bool writes) {
     l->touch->count++;
 }
 
-/* Samples side by side come in whole blocks of them. Workers' copies are written before a run, and nobody takes their
- * memory over: the first stands for all. */
+/* Samples side by side come in whole blocks of them. */
 static size_t extent(const twi_buffer_plan *buffer) {
     if (!buffer->lanes) return buffer->bytes;
     const size_t lanes = buffer->lanes, samples = (size_t)buffer->shape.dim[0];
     return (samples + lanes - 1) / lanes * lanes * buffer->sample_bytes;
 }
 
-/* What is in a worker's own scratch nobody else touches. */
+/* What is in a worker's own scratch, or is its own copy, nobody else touches; nobody takes over the memory of copies. */
 static void touch_operand(listing *l, const twi_step_plan *step, int operand, bool writes) {
     if (step->buffer[operand] < 0) return;
     const twi_buffer_plan *buffer = &l->plan->buffer[step->buffer[operand]];
-    if (buffer->place == TWI_PLACE_LOCAL) return;
+    if (buffer->place == TWI_PLACE_LOCAL || buffer->copy_stride) return;
     touch(l, buffer->place == TWI_PLACE_FIXED ? (unsigned char *)buffer->address : l->arena + buffer->offset,
           extent(buffer), writes);
 }

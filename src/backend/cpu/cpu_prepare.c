@@ -179,8 +179,10 @@ static void bind_worker_calls(binding *b, const twi_step_plan *plan, int64_t sam
 
 static void bind_slice(const binding *b, twi_cpu_step *step, int operand, const twi_buffer_plan *buffer) {
     if (buffer->place == TWI_PLACE_LOCAL) return; /* stays where it is in the worker's scratch */
-    step->slice[step->slice_count++] =
-        (twi_cpu_slice){.operand = operand, .base = address(b, buffer, 0), .sample_bytes = buffer->sample_bytes};
+    step->slice[step->slice_count++] = (twi_cpu_slice){.operand = operand,
+                                                       .base = address(b, buffer, 0),
+                                                       .sample_bytes = buffer->sample_bytes,
+                                                       .copy_stride = buffer->copy_stride};
 }
 
 /* One group of a plain sum adds straight into the output; all others have parts of their own. */
@@ -240,9 +242,18 @@ static twi_cpu_phase *add_phase(binding *b, const twi_cpu_segment *segment, twi_
     return phase;
 }
 
+/* Such steps are in segments of their own. */
+static bool makes_copies(const binding *b, const twi_cpu_segment *segment) {
+    const twi_cpu_step *step = &b->program->step[segment->first_step];
+    for (int i = 0; i < step->slice_count; i++)
+        if (step->slice[i].copy_stride) return true;
+    return false;
+}
+
 static void add_group_phases(binding *b, twi_cpu_segment *segment, int first_finish) {
     twi_cpu_phase *chunks = add_phase(b, segment, twi_cpu_run_group, 0, segment->groups);
-    chunks->alone = chunks->alone || segment->nanoseconds < SHARED_NANOSECONDS;
+    chunks->each = makes_copies(b, segment);
+    chunks->alone = !chunks->each && (chunks->alone || segment->nanoseconds < SHARED_NANOSECONDS);
     size_t bytes = 0;
     int first_piece = b->pieces;
     for (int s = segment->first_step; s < segment->first_step + segment->step_count && segment->groups > 1; s++) {

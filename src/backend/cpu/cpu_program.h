@@ -20,6 +20,7 @@ typedef struct twi_cpu_slice {
     int operand;
     unsigned char *base;
     size_t sample_bytes;
+    size_t copy_stride; /* of the worker's own copies; 0: there is one */
 } twi_cpu_slice;
 
 /* A summed operand. Group g sums in part + g * stride; directly in the output where the stride is 0. */
@@ -73,6 +74,7 @@ struct twi_cpu_phase {
     twi_cpu_share *share; /* of every worker */
     twi_cpu_part *part;
     int parts;
+    bool each;    /* every worker does it all, for its own copy of what is made */
     bool alone;   /* one worker does it all: the last to come to the barrier before, or else worker 0 */
     bool barrier; /* it begins when all that was before is done */
     const twi_cpu_segment *segment;

@@ -66,7 +66,8 @@ static void run_chunk(const twi_cpu_program *program, const twi_cpu_segment *seg
         twi_call *call = &program->worker[worker].call[step->call + tail];
         for (int i = 0; i < step->slice_count; i++) {
             const twi_cpu_slice *slice = &step->slice[i];
-            call->operand[slice->operand].data = slice->base + (size_t)sample * slice->sample_bytes;
+            call->operand[slice->operand].data =
+                slice->base + (size_t)worker * slice->copy_stride + (size_t)sample * slice->sample_bytes;
         }
         for (int i = 0; i < step->sum_count; i++) {
             const twi_cpu_sum *sum = &step->sum[i];
@@ -158,8 +159,8 @@ static void run_whole(const twi_cpu_program *program, const twi_cpu_phase *phase
 }
 
 static void run_phase(const twi_cpu_program *program, const twi_cpu_phase *phase, int worker) {
-    if (phase->alone) {
-        if (worker == 0) run_whole(program, phase, worker);
+    if (phase->alone || phase->each) {
+        if (phase->each || worker == 0) run_whole(program, phase, worker);
         return;
     }
     for (int k = 0; k < program->workers; k++) {

@@ -113,6 +113,8 @@ if [ -n "$batch" ] && command -v bc >/dev/null; then
     [ "$(needs $((batch + 1)))" -gt $room ] || fail "batch $((batch + 1)) fits, too"
 fi
 expect 1 --model resnet50 --device t4 --vram 600MB && says err 'not even a batch of 1 fits' && silent out
+expect 1 --model lenet --vram 2GiB && says err 'none here; name a card by --device' && silent out
+expect 0 --model lenet --device cpu --vram 50MB && says out 'fits in 47.7 MiB, as asked'
 expect 0 --model lenet --device t4 --vram 900000GiB && says out ': 16777216, which needs ' && says out '; larger ones are not'
 # Nor is memory of the host taken for a batch.
 expect 0 --model lenet --device t4 --batch 2000000000 && says out 'does not fit'

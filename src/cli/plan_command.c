@@ -278,6 +278,12 @@ static int print_largest(const request *r) {
                 (double)next / gib);
         return TWI_CLI_FAILED;
     }
+    if (!best.card.capability && strcmp(r->job.device, "auto") == 0) {
+        fprintf(stderr, "talweg plan: --vram is of a GPU, and there is none here; name a card by --device "
+                        "(talweg plan --list-devices), or cpu for memory of the host\n");
+        twi_planned_drop(&best);
+        return TWI_CLI_FAILED;
+    }
     if (!r->json) {
         printf("largest batch in %s: %lld, which needs %.3f GiB; ", room, (long long)best.batch,
                (double)twi_planned_needs(&best) / gib);

@@ -14,8 +14,10 @@ typedef struct pixel_planes {
 
 typedef void pixel_run(float *to, const pixel_planes *planes, int64_t first, int64_t step, int64_t count);
 
-/* The float of a byte by its channel's line, which runs as vectors where those of double are wide enough. */
-VEC_INLINE bool is_line(twi_byte_line line) { return VEC_WIDTH > 4 && !isnan(line.scale); }
+/* One channel, whose bytes lie on a line, forward or backward (step -1), as vectors where those of double are wide enough. */
+VEC_INLINE bool is_on_line(const pixel_planes *p) {
+    return VEC_WIDTH > 4 && p->lanes == 1 && !isnan(twi_pixel_line(p->numbers).scale);
+}
 VEC_INLINE void byte_line(float *restrict to, const uint8_t *restrict from, twi_byte_line line, int64_t step,
                           int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = (float)(from[i * step] * line.scale + line.shift);
@@ -30,14 +32,11 @@ VEC_INLINE void byte_lanes(float *to, const pixel_planes *p, int64_t lanes, int6
 }
 /* The same loop for the numbers of channels and the direction that it mostly meets. */
 VEC_INLINE void byte_run(float *to, const pixel_planes *p, int64_t first, int64_t step, int64_t count) {
-    const twi_byte_line line = twi_pixel_line(p->numbers);
-    if (p->lanes == 1 && is_line(line)) {
-        const uint8_t *from = (const uint8_t *)p->from + first;
-        if (step == 1)
-            byte_line(to, from, line, 1, count);
-        else
-            byte_line(to, from, line, -1, count);
-    } else if (p->lanes == 1)
+    if (is_on_line(p) && step == 1)
+        byte_line(to, (const uint8_t *)p->from + first, twi_pixel_line(p->numbers), 1, count);
+    else if (is_on_line(p))
+        byte_line(to, (const uint8_t *)p->from + first, twi_pixel_line(p->numbers), -1, count);
+    else if (p->lanes == 1)
         byte_lanes(to, p, 1, first, step, count);
     else if (p->lanes == 3)
         byte_lanes(to, p, 3, first, step, count);

@@ -147,6 +147,53 @@ static void every_copy_is_gathered(void **state) {
     assert_memory_equal(copied, alone, sizeof alone);
 }
 
+/* What sums over the batch right behind the gathering is cut as it is where nothing is copied. */
+enum { CUT = 16, WIDE = 128, ASIDE = 3 * 20 * 20 };
+static uint64_t learn_beside(int threads, float *statistics) {
+    static uint8_t images[CUT * WIDE * WIDE];
+    static float aside[CUT * ASIDE];
+    int32_t labels[CUT], order[CUT];
+    net n;
+    tw_resident *resident;
+    tw_program *program;
+    CHECK_OK(tw_context_create(&n.context, "cpu", TW_OPTIONS(context, .threads = threads)));
+    CHECK_OK(tw_model_create(&n.model, n.context));
+    n.x = tw_input(n.model, 1, WIDE, WIDE);
+    n.labels = tw_input_labels(n.model, NULL);
+    tw_value *side = tw_input_shaped(n.model, "side", 3, (int64_t[]){3, 20, 20});
+    tw_value *pooled = tw_global_avg_pool(n.model, tw_relu(n.model, tw_batch_norm(n.model, side, NULL)));
+    tw_value *hidden = tw_dense(n.model, pooled, 32, NULL);
+    n.logits = tw_dense(n.model, tw_add(n.model, hidden, tw_dense(n.model, n.x, 32, NULL)), CLASSES, NULL);
+    n.loss = (tw_loss){tw_cross_entropy(n.model, n.logits, n.labels, NULL), 1};
+    CHECK_OK(tw_model_build(n.model, n.logits, TW_OPTIONS(model, .seed = 1)));
+    for (int i = 0; i < CUT * WIDE * WIDE; i++) images[i] = (uint8_t)(i * 31 + i / 97);
+    for (int i = 0; i < CUT * ASIDE; i++) aside[i] = (float)(i * 37 % 1013) / 509;
+    for (int i = 0; i < CUT; i++) labels[i] = i % CLASSES, order[i] = i;
+    CHECK_OK(tw_resident_create(&resident, n.context, TW_U8, images, CUT, 1, WIDE, WIDE, labels));
+    CHECK_OK(tw_resident_set_order(resident, 0, order, CUT));
+    program = program_with(
+        &n, CUT,
+        TW_OPTIONS(program, .source = TW_OPTIONS(source, .resident = resident, .images = n.x, .labels = n.labels)),
+        &sgd);
+    assert_int_equal(stride_of(&n, program) > 0, threads > 1);
+    CHECK_OK(tw_program_write(program, side, TW_F32, aside, CUT * ASIDE));
+    CHECK_OK(tw_program_run(program));
+    CHECK_OK(tw_parameter_read(n.model, "bn1.running_mean", statistics, 3));
+    const uint64_t plan = tw_program_get_plan_hash(program);
+    tw_program_destroy(program);
+    tw_resident_destroy(resident);
+    close_net(&n);
+    return plan;
+}
+
+static void copies_cut_nothing_else(void **state) {
+    (void)state;
+    float alone[3], copied[3];
+    const uint64_t plan = learn_beside(1, alone);
+    assert_int_equal(learn_beside(WORKERS, copied), plan);
+    assert_memory_equal(alone, copied, sizeof alone);
+}
+
 /* The product of the first layer, and its weight's gradient. */
 static void every_worker_reads_its_own(void **state) {
     (void)state;
@@ -245,6 +292,7 @@ int main(void) {
         cmocka_unit_test(threads_of_the_program_have_no_copies),
         cmocka_unit_test(every_copy_is_fed),
         cmocka_unit_test(every_copy_is_gathered),
+        cmocka_unit_test(copies_cut_nothing_else),
         cmocka_unit_test(every_worker_reads_its_own),
         cmocka_unit_test(any_number_of_copies_gives_the_same_bits),
         cmocka_unit_test(what_is_not_finite_is_found_in_what_was_fed),

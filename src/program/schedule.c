@@ -58,7 +58,6 @@ static bool joins(const tw_program *program, int first, int at) {
     if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
     if (step->constant != head->constant) return false;
-    if (twi_makes_copies(program, step) != twi_makes_copies(program, head)) return false;
     if (step->kernel->split == TWI_AT_ONCE) return true;
     if (!twi_program_context(program)->backend->chunked) return false;
     if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;
@@ -181,6 +180,20 @@ static void add_segment(tw_program *program, int first, int end) {
     program->segment_count++;
 }
 
+/* What every worker does for its own copy is a segment of its own. It is cut with those it would be one with, as it is
+ * where there are no copies: they are not to depend on the number of workers. */
+static void add_segments(tw_program *program, int first, int end) {
+    const int before = program->segment_count;
+    add_segment(program, first, end);
+    for (int at = first + 1; at < end; at++) {
+        if (twi_makes_copies(program, &program->step[at]) == twi_makes_copies(program, &program->step[first])) continue;
+        if (first == program->segment[before].first_step) program->segment_count = before;
+        add_segment(program, first, at);
+        first = at;
+    }
+    if (first > program->segment[before].first_step) add_segment(program, first, end);
+}
+
 tw_status twi_schedule_segments(tw_program *program) {
     TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
                      sizeof *program->segment, "segments"));
@@ -193,7 +206,7 @@ tw_status twi_schedule_segments(tw_program *program) {
         for (end = first + 1; end < program->step_count && joins(program, first, end); end++) continue;
         if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0)
             program->update_segment = program->segment_count;
-        add_segment(program, first, end);
+        add_segments(program, first, end);
         if (program->step[first].constant && apart) program->constant_segments = program->segment_count;
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;

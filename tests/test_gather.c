@@ -177,8 +177,9 @@ static void test_the_line_of_bytes(void **state) {
     const struct {
         float mean, deviation;
         bool line;
-    } cases[] = {{0, 0, true},           {0.5f, 0.5f, true},       {0.1307f, 0.3081f, true}, {-2, 1e-3f, true},
-                 {0.485f, 0.229f, true}, {127 / 255.0f, 1, false}, {0.25f, 1e38f, false},    {0.25f, 1e-40f, false}};
+    } cases[] = {{0, 0, true},          {0.5f, 0.5f, true},     {0.1307f, 0.3081f, true},
+                 {-2, 1e-3f, true},     {0.485f, 0.229f, true}, {127 / 255.0f, 1, false},
+                 {0.25f, 1e38f, false}, {0.25f, 1e-40f, false}, {1, 0x1p117f, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tw_normalization n = {1, {cases[i].mean}, {cases[i].deviation}};
         float numbers[256 + sizeof(twi_byte_line) / sizeof(float)];
@@ -188,8 +189,9 @@ static void test_the_line_of_bytes(void **state) {
         assert_int_equal(!isnan(line.scale), cases[i].line);
         for (int v = 0; v < 256 && cases[i].line; v++) {
             volatile double product = v * line.scale;
-            assert_true((float)(product + line.shift) == numbers[v]);
-            assert_true((float)fma(v, line.scale, line.shift) == numbers[v]);
+            const float apart = (float)(product + line.shift), fused = (float)fma(v, line.scale, line.shift);
+            assert_memory_equal(&apart, &numbers[v], sizeof apart);
+            assert_memory_equal(&fused, &numbers[v], sizeof fused);
         }
     }
 }

@@ -4,10 +4,11 @@
 
 #include <math.h>
 
-/* No processor's way to round the line leaves the margin; those of the CPU back end take the smallest floats for zero. */
+/* No processor's way to round the line leaves the margin; those of the CPU back end take the smallest floats for zero.
+ * Of a zero that comes of a difference nobody knows the sign. */
 static bool is_on_line(float number, double product, double shift) {
     const double at = product + shift, margin = 0x1p-50 * (fabs(product) + fabs(shift));
-    return (float)(at - margin) == number && (float)(at + margin) == number && (number == 0 || isnormal(number));
+    return (float)(at - margin) == number && (float)(at + margin) == number && (margin == 0 || isnormal(number));
 }
 
 static twi_byte_line find_line(const float *numbers, double mean, double deviation) {

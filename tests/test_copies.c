@@ -147,7 +147,7 @@ static void every_copy_is_gathered(void **state) {
     assert_memory_equal(copied, alone, sizeof alone);
 }
 
-/* What sums over the batch right behind the gathering is cut as it is where nothing is copied. */
+/* What sums over the batch right behind the gathering is cut as it is where nothing is copied, and where all is fed. */
 enum { CUT = 16, WIDE = 128, ASIDE = 3 * 20 * 20 };
 static uint64_t learn_beside(int threads, float *statistics) {
     static uint8_t images[CUT * WIDE * WIDE];
@@ -180,6 +180,7 @@ static uint64_t learn_beside(int threads, float *statistics) {
     CHECK_OK(tw_program_run(program));
     CHECK_OK(tw_parameter_read(n.model, "bn1.running_mean", statistics, 3));
     const uint64_t plan = tw_program_get_plan_hash(program);
+    assert_int_equal(tw_program_get_plan_hash(make(&n, CUT, false)), plan);
     tw_program_destroy(program);
     tw_resident_destroy(resident);
     close_net(&n);

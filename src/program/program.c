@@ -228,8 +228,7 @@ static void mix_operand(uint64_t *hash, const tw_program *program, int buffer) {
         mix_text(hash, tw_dtype_name((tw_dtype)program->buffer[buffer].dtype));
 }
 
-/* Gathered here, streamed or fed from outside, the input is the same: that decides nothing. */
-static bool brings_input(const tw_program *program, const twi_step *step) {
+bool twi_brings_input(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
         if (step->kernel->operand[o].access == TWI_WRITE && twi_program_is_input(program, step->operand[o]))
             return true;
@@ -242,7 +241,9 @@ uint64_t tw_program_get_plan_hash(const tw_program *program) {
     for (int i = 0; i < program->step_count; i++) {
         const twi_step *step = &program->step[i];
         if (step->kernel->nondeterministic) return 0;
-        if (brings_input(program, step) || step->again) continue; /* what is done again has the same bits */
+        /* Gathered here, streamed or fed from outside, the input is the same: that decides nothing. What is done again
+         * has the same bits. */
+        if (twi_brings_input(program, step) || step->again) continue;
         mix_text(&hash, step->kernel->name);
         mix_text(&hash, step->choice.implementation);
         for (int o = 0; o < step->kernel->operand_count; o++) mix_operand(&hash, program, step->operand[o]);

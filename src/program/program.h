@@ -41,7 +41,7 @@ typedef struct twi_buffer {
     int64_t stride[TW_MAX_RANK];
     uint8_t lanes; /* lanes pass: samples side by side, as twi_operand.lanes */
     bool unturned; /* lanes pass: its samples stay one after the other */
-    bool copied;       /* copies pass: an input of which every worker has a copy */
+    bool copied;   /* copies pass: an input of which every worker has a copy */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     bool local;      /* lives within one chunk, in the worker's scratch */
@@ -224,6 +224,8 @@ double twi_program_step_bytes(const tw_program *program, const twi_step *step);
 double twi_program_step_flops(const tw_program *program, const twi_step *step);
 /* Does the buffer hold an input of the graph, fed or gathered? */
 bool twi_program_is_input(const tw_program *program, int buffer);
+/* Does the step write an input, as those that gather or take what is streamed? */
+bool twi_brings_input(const tw_program *program, const twi_step *step);
 
 /* ---- passes ---- */
 

@@ -58,6 +58,7 @@ static bool joins(const tw_program *program, int first, int at) {
     if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
     if (step->constant != head->constant) return false;
+    if (twi_makes_copies(program, step) != twi_makes_copies(program, head)) return false;
     if (step->kernel->split == TWI_AT_ONCE) return true;
     if (!twi_program_context(program)->backend->chunked) return false;
     if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;
@@ -86,11 +87,21 @@ typedef struct demands {
     int64_t multiple; /* samples the pickiest implementation likes chunks to be a multiple of */
 } demands;
 
+/* Others are cut as if what they do not read had been fed: a step that brings an input has no say beside them, since
+ * whether it stands there depends on the source, and on the number of workers (copies.c). */
+static bool has_a_say(const tw_program *program, const twi_segment *segment, int at) {
+    if (!twi_brings_input(program, &program->step[at])) return true;
+    for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++)
+        if (!twi_brings_input(program, &program->step[i])) return false;
+    return true;
+}
+
 static demands ask_steps(const tw_program *program, const twi_segment *segment) {
     tw_context *context = twi_program_context(program);
     demands d = {.samples = segment->samples, .touched = 1, .multiple = 1};
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
         const twi_step *step = &program->step[i];
+        if (!has_a_say(program, segment, i)) continue;
         size_t touched = 0, sums = 0, whole = 0;
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0) continue;
@@ -180,20 +191,6 @@ static void add_segment(tw_program *program, int first, int end) {
     program->segment_count++;
 }
 
-/* What every worker does for its own copy is a segment of its own. It is cut with those it would be one with, as it is
- * where there are no copies: they are not to depend on the number of workers. */
-static void add_segments(tw_program *program, int first, int end) {
-    const int before = program->segment_count;
-    add_segment(program, first, end);
-    for (int at = first + 1; at < end; at++) {
-        if (twi_makes_copies(program, &program->step[at]) == twi_makes_copies(program, &program->step[first])) continue;
-        if (first == program->segment[before].first_step) program->segment_count = before;
-        add_segment(program, first, at);
-        first = at;
-    }
-    if (first > program->segment[before].first_step) add_segment(program, first, end);
-}
-
 tw_status twi_schedule_segments(tw_program *program) {
     TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
                      sizeof *program->segment, "segments"));
@@ -206,7 +203,7 @@ tw_status twi_schedule_segments(tw_program *program) {
         for (end = first + 1; end < program->step_count && joins(program, first, end); end++) continue;
         if (program->step[first].part == TWI_PART_UPDATE && program->update_segment < 0)
             program->update_segment = program->segment_count;
-        add_segments(program, first, end);
+        add_segment(program, first, end);
         if (program->step[first].constant && apart) program->constant_segments = program->segment_count;
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;

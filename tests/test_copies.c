@@ -176,6 +176,9 @@ static uint64_t learn_beside(int threads, float *statistics) {
         TW_OPTIONS(program, .source = TW_OPTIONS(source, .resident = resident, .images = n.x, .labels = n.labels)),
         &sgd);
     assert_int_equal(stride_of(&n, program) > 0, threads > 1);
+    for (int i = 0; i < program->step_count && threads > 1; i++)
+        if (strcmp(program->step[i].kernel->name, "gather.bytes") == 0)
+            assert_int_equal(program->segment[program->step[i].segment].step_count, 1);
     CHECK_OK(tw_program_write(program, side, TW_F32, aside, CUT * ASIDE));
     CHECK_OK(tw_program_run(program));
     CHECK_OK(tw_parameter_read(n.model, "bn1.running_mean", statistics, 3));

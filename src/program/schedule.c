@@ -87,10 +87,9 @@ typedef struct demands {
     int64_t multiple; /* samples the pickiest implementation likes chunks to be a multiple of */
 } demands;
 
-/* Others are cut as if what they do not read had been fed: a step that brings an input has no say beside them, since
- * whether it stands there depends on the source, and on the number of workers (copies.c). */
-static bool has_a_say(const tw_program *program, const twi_segment *segment, int at) {
-    if (!twi_brings_input(program, &program->step[at])) return true;
+/* Others are cut as if what they read had been fed: a step that brings an input has no say beside them, since whether it
+ * stands there depends on the source, and on the number of workers (copies.c). */
+static bool only_brings(const tw_program *program, const twi_segment *segment) {
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++)
         if (!twi_brings_input(program, &program->step[i])) return false;
     return true;
@@ -98,10 +97,11 @@ static bool has_a_say(const tw_program *program, const twi_segment *segment, int
 
 static demands ask_steps(const tw_program *program, const twi_segment *segment) {
     tw_context *context = twi_program_context(program);
+    const bool only = only_brings(program, segment);
     demands d = {.samples = segment->samples, .touched = 1, .multiple = 1};
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
         const twi_step *step = &program->step[i];
-        if (!has_a_say(program, segment, i)) continue;
+        if (!only && twi_brings_input(program, step)) continue;
         size_t touched = 0, sums = 0, whole = 0;
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0) continue;

@@ -87,21 +87,14 @@ typedef struct demands {
     int64_t multiple; /* samples the pickiest implementation likes chunks to be a multiple of */
 } demands;
 
-/* Others are cut as if what they read had been fed: a step that brings an input has no say beside them, since whether it
- * stands there depends on the source, and on the number of workers (copies.c). */
-static bool only_brings(const tw_program *program, const twi_segment *segment) {
-    for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++)
-        if (!twi_brings_input(program, &program->step[i])) return false;
-    return true;
-}
-
+/* A step that brings an input has no say: others are cut as if it had been fed, since whether the step stands there depends
+ * on the source, and on the number of workers (copies.c). */
 static demands ask_steps(const tw_program *program, const twi_segment *segment) {
     tw_context *context = twi_program_context(program);
-    const bool only = only_brings(program, segment);
     demands d = {.samples = segment->samples, .touched = 1, .multiple = 1};
     for (int i = segment->first_step; i < segment->first_step + segment->step_count; i++) {
         const twi_step *step = &program->step[i];
-        if (!only && twi_brings_input(program, step)) continue;
+        if (twi_brings_input(program, step)) continue;
         size_t touched = 0, sums = 0, whole = 0;
         for (int o = 0; o < step->kernel->operand_count; o++) {
             if (step->operand[o] < 0) continue;

@@ -23,8 +23,8 @@ static const char usage[] =
     "  --precision NAME  f32, tf32, bf16, f16 or auto; default f32\n"
     "  --device NAME     cpu, cuda:0, ...; default cpu\n"
     "  --autotune        let the library time the ways to do a step, and take the fastest\n"
-    "  --explain         also every step: its time, its speed, and what this machine could do at most, which is\n"
-    "                    measured for about two seconds; on the CPU only\n"
+    "  --explain         also every step: its time in the quietest part of as long again, its speed, and what this\n"
+    "                    machine could do at most, which is measured for about two seconds; on the CPU only\n"
     "  --json            one JSON object instead of text\n"
     "  --help            this text\n"
     "\n"
@@ -38,10 +38,14 @@ typedef struct bench {
     tw_value *input, *labels, *logits;
     float *images, *answer;
     int32_t *classes;
-    double *seconds; /* of the latest runs */
+    double *seconds;    /* of the latest runs */
+    tw_step_info *step; /* --explain: room for all steps, three times */
 } bench;
 
-enum { KEPT = 1 << 18 /* runs whose times are looked at */ };
+enum {
+    KEPT = 1 << 18, /* runs whose times are looked at */
+    PARTS = 32      /* of the time in which steps are timed */
+};
 
 static double now(void) {
     struct timespec t;
@@ -88,7 +92,8 @@ static bool make_batch(bench *b) {
     b->classes = malloc(batch * sizeof *b->classes);
     b->answer = malloc(batch * (size_t)tw_value_get_dim(b->logits, 1) * sizeof *b->answer);
     b->seconds = malloc(KEPT * sizeof *b->seconds);
-    if (!b->images || !b->classes || !b->answer || !b->seconds) return false;
+    b->step = calloc(3 * (size_t)tw_program_get_stats(b->program).steps + 1, sizeof *b->step);
+    if (!b->images || !b->classes || !b->answer || !b->seconds || !b->step) return false;
     twi_workload_fill(b->set->workload, b->set->batch, b->images, b->classes);
     return true;
 }
@@ -101,6 +106,7 @@ static void stop(bench *b) {
     free(b->classes);
     free(b->answer);
     free(b->seconds);
+    free(b->step);
 }
 
 /* ---- measuring ---- */
@@ -139,12 +145,58 @@ static tw_status measure(bench *b, double seconds, twi_bench_times *out) {
     return TW_OK;
 }
 
-static tw_status explain(bench *b, twi_bench_result *result) {
-    result->all = (tw_ceilings)TW_CEILINGS_INIT;
-    tw_status status = tw_program_set_timing(b->program, true);
-    if (status == TW_OK) status = measure(b, b->set->seconds, &result->timed);
-    if (status == TW_OK) status = tw_context_measure(b->context, 0, &result->all);
+/* All steps, with their times until now. */
+static tw_status read_steps(bench *b, tw_step_info *step) {
+    tw_status status = TW_OK;
+    for (int i = 0; status == TW_OK && i < tw_program_get_stats(b->program).steps; i++) {
+        step[i] = (tw_step_info)TW_STEP_INFO_INIT;
+        status = tw_program_get_step(b->program, i, &step[i]);
+    }
     return status;
+}
+
+/* What a run's steps took since `before`, all workers together. */
+static double seconds_since(const tw_step_info *before, const tw_step_info *now, int count, int64_t runs) {
+    double seconds = 0;
+    for (int i = 0; i < count; i++) seconds += now[i].constant ? 0 : now[i].seconds - before[i].seconds;
+    return seconds / (double)runs;
+}
+
+static void keep_since(tw_step_info *kept, const tw_step_info *before, const tw_step_info *now, int count) {
+    for (int i = 0; i < count; i++) {
+        kept[i] = now[i];
+        kept[i].seconds -= before[i].seconds;
+        kept[i].calls -= before[i].calls;
+    }
+}
+
+/* Whatever else the machine does slows steps down, and the ceilings are the best of some tries: so of many parts of the
+ * time the one is told in which steps took least. */
+static tw_status explain(bench *b, twi_bench_result *result) {
+    const int count = tw_program_get_stats(b->program).steps;
+    tw_step_info *before = b->step, *after = before + count, *kept = after + count;
+    double least = 0, passed = 0;
+    result->all = (tw_ceilings)TW_CEILINGS_INIT;
+    result->step = kept;
+    tw_status status = tw_program_set_timing(b->program, true);
+    if (status == TW_OK) status = read_steps(b, before);
+    for (int part = 0; status == TW_OK && part < PARTS && passed < b->set->seconds; part++) {
+        twi_bench_times times;
+        status = measure(b, b->set->seconds / PARTS, &times);
+        if (status == TW_OK) status = read_steps(b, after);
+        if (status) break;
+        const double spent = seconds_since(before, after, count, times.runs);
+        passed += times.seconds;
+        if (part == 0 || spent < least) {
+            least = spent;
+            result->timed = times;
+            keep_since(kept, before, after, count);
+        }
+        tw_step_info *last = before;
+        before = after;
+        after = last;
+    }
+    return status ? status : tw_context_measure(b->context, 0, &result->all);
 }
 
 static tw_status measure_all(bench *b, double began, twi_bench_result *result) {
@@ -156,7 +208,6 @@ static tw_status measure_all(bench *b, double began, twi_bench_result *result) {
     if (status == TW_OK) status = measure(b, b->set->seconds, &result->plain);
     if (status == TW_OK && b->set->explain) status = explain(b, result);
     result->plain.first = warming.first;
-    result->program = b->program;
     result->stats = tw_program_get_stats(b->program);
     result->weights = tw_model_count_weights(b->model);
     return status;

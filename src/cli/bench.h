@@ -27,9 +27,9 @@ typedef struct twi_bench_result {
     int64_t weights;
     double ready;              /* seconds until the program was made */
     twi_bench_times plain;     /* what counts */
-    twi_bench_times timed;     /* --explain: with the clocks on */
+    twi_bench_times timed;     /* --explain: with the clocks on, of the quietest part of that time */
     tw_ceilings all;           /* --explain: of all threads together */
-    const tw_program *program; /* holds the steps' times */
+    tw_step_info *step;        /* --explain: every step, with its times then */
 } twi_bench_result;
 
 /* Each false if there is no memory for what is to be told. */

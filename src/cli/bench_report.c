@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* From here on the mean of a run's time tells more of the machine than of the program. */
+#define BUSY 1.2
+
 /* Worker seconds of a run, and what they could have been. */
 typedef struct account {
     tw_step_info step;
@@ -40,16 +43,14 @@ static double least_seconds(const twi_bench_result *r, const tw_step_info *step,
     return r->all.threads * (by_flops > by_bytes ? by_flops : by_bytes); /* worker seconds */
 }
 
-/* false: a step cannot be told of. */
-static bool account_for(const twi_bench_result *r, account *table, accounts *out) {
+static void account_for(const twi_bench_result *r, account *table, accounts *out) {
     *out = (accounts){.step = table,
                       .count = r->stats.steps,
                       .available = r->all.threads * r->timed.seconds / (double)r->timed.runs,
                       .fits = total_bytes(&r->stats) <= (double)r->all.last_cache_bytes};
     for (int i = 0; i < out->count; i++) {
         account *a = &table[i];
-        a->step = (tw_step_info)TW_STEP_INFO_INIT;
-        if (tw_program_get_step(r->program, i, &a->step)) return false;
+        a->step = r->step[i];
         if (a->step.constant) { /* no part of a run */
             out->constant++;
             continue;
@@ -59,7 +60,6 @@ static bool account_for(const twi_bench_result *r, account *table, accounts *out
         out->spent += a->spent;
         out->least += a->least;
     }
-    return true;
 }
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
@@ -141,12 +141,12 @@ static void tell_kernels(accounts *a) {
 }
 
 static void tell_sum(const twi_bench_result *r, const accounts *a) {
-    printf(
-        "\nsteps are %.1f %% of the %d threads' time; the rest is waiting, copying in and the clocks, with which a run "
-        "took %.2f times as long\n",
-        percent(a->spent, a->available), r->all.threads, r->timed.median / r->plain.median);
+    printf("\nin the quietest %.3g s of %lld run%s steps are %.1f %% of what the %d thread%s had; the rest is waiting, "
+           "copying in and the clocks, with which the best run took %.2f times as long\n",
+           r->timed.seconds, (long long)r->timed.runs, plural((int)r->timed.runs), percent(a->spent, a->available),
+           r->all.threads, plural(r->all.threads), r->timed.best / r->plain.best);
     printf("in sum %.1f %% of the measured ceiling in the steps, %.1f %% over all\n", percent(a->least, a->spent),
-           percent(a->least, r->all.threads * r->plain.median));
+           percent(a->least, a->available));
 }
 
 static void tell_apart(const twi_bench_result *r, const accounts *a) {
@@ -160,16 +160,14 @@ static bool explain(const twi_bench_result *r) {
     account *table = calloc((size_t)r->stats.steps + 1, sizeof *table);
     accounts a;
     if (!table) return false;
-    const bool complete = account_for(r, table, &a);
-    if (complete) {
-        tell_ceilings(r, &a);
-        tell_steps(r, &a);
-        tell_sum(r, &a);
-        tell_apart(r, &a);
-        tell_kernels(&a);
-    }
+    account_for(r, table, &a);
+    tell_ceilings(r, &a);
+    tell_steps(r, &a);
+    tell_sum(r, &a);
+    tell_apart(r, &a);
+    tell_kernels(&a);
     free(table);
-    return complete;
+    return true;
 }
 
 static double rate(const twi_bench_settings *s, const twi_bench_times *t) {
@@ -194,8 +192,10 @@ bool twi_bench_report(const twi_bench_settings *s, const twi_bench_result *r) {
            tw_precision_name(s->precision));
     printf("%s: %s, %d %s%s, %s\n\n", r->device.backend, name_of(&r->device), r->device.processors,
            r->device.capability_major ? "multiprocessor" : "thread", plural(r->device.processors), r->device.code);
-    printf("%12.1f images/s\n", rate(s, t));
+    printf("%12.1f images/s, over all of %.1f s\n", rate(s, t), t->seconds);
     tell_latency(s, t);
+    const double held_up = t->seconds / (double)t->runs / t->median;
+    if (held_up > BUSY) printf("%12s the machine was busy: a run took %.1f times its median on average\n", "", held_up);
     printf("%12.1f GFLOP/s (%.4f GFLOP and %.2f MB a run, %d steps)\n", rate_of(r->stats.flops, t->median),
            1e-9 * r->stats.flops, 1e-6 * r->stats.bytes, r->stats.steps);
     printf("%12.1f MB planned: activations %.1f, scratch %.1f, parameters with gradients and state %.1f\n",
@@ -239,24 +239,22 @@ bool twi_bench_report_json(const twi_bench_settings *s, const twi_bench_result *
     account *table = calloc((size_t)r->stats.steps + 1, sizeof *table);
     accounts a;
     if (!table) return false;
-    const bool complete = !s->explain || account_for(r, table, &a);
-    if (complete) {
-        putchar('{');
-        text_json("version", tw_version());
-        text_json("device", r->device.backend);
-        text_json("device_name", name_of(&r->device));
-        text_json("code", r->device.code);
-        text_json("model", s->workload->name);
-        text_json("mode", s->infer ? "infer" : "train");
-        text_json("precision", tw_precision_name(s->precision));
-        printf("\"batch\": %d, \"threads\": %d, \"images_per_s\": %.6g, \"runs\": %lld, \"median_s\": %.6g, "
-               "\"best_s\": %.6g, \"p99_s\": %.6g, \"first_s\": %.6g, \"ready_s\": %.6g, \"weights\": %lld, "
-               "\"flops\": %.6g, \"bytes\": %.6g, \"planned_bytes\": %.0f",
-               s->batch, r->device.processors, rate(s, t), (long long)t->runs, t->median, t->best, t->p99, t->first,
-               r->ready, (long long)r->weights, r->stats.flops, r->stats.bytes, total_bytes(&r->stats));
-        if (s->explain) steps_json(r, &a);
-        puts("}");
-    }
+    if (s->explain) account_for(r, table, &a);
+    putchar('{');
+    text_json("version", tw_version());
+    text_json("device", r->device.backend);
+    text_json("device_name", name_of(&r->device));
+    text_json("code", r->device.code);
+    text_json("model", s->workload->name);
+    text_json("mode", s->infer ? "infer" : "train");
+    text_json("precision", tw_precision_name(s->precision));
+    printf("\"batch\": %d, \"threads\": %d, \"images_per_s\": %.6g, \"runs\": %lld, \"median_s\": %.6g, "
+           "\"best_s\": %.6g, \"p99_s\": %.6g, \"first_s\": %.6g, \"ready_s\": %.6g, \"weights\": %lld, "
+           "\"flops\": %.6g, \"bytes\": %.6g, \"planned_bytes\": %.0f",
+           s->batch, r->device.processors, rate(s, t), (long long)t->runs, t->median, t->best, t->p99, t->first,
+           r->ready, (long long)r->weights, r->stats.flops, r->stats.bytes, total_bytes(&r->stats));
+    if (s->explain) steps_json(r, &a);
+    puts("}");
     free(table);
-    return complete;
+    return true;
 }

@@ -23,7 +23,7 @@ static bool is_repeatable(const tw_program *program, const twi_step *step) {
         if (step->operand[o] < 0 || rule->access == TWI_READ) continue;
         const twi_buffer *buffer = &program->buffer[step->operand[o]];
         if (rule->reach != TWI_BATCHED || buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || buffer->pinned ||
-            twi_program_is_input(program, step->operand[o]))
+            buffer->input)
             return false;
         written++;
     }

@@ -30,6 +30,7 @@ tw_status twi_program_add_buffer(tw_program *program, const twi_buffer *buffer, 
     twi_buffer *added = &program->buffer[program->buffer_count];
     *added = *buffer;
     added->alias = added->over = added->twin = -1;
+    added->input = false;
     if (program->model->store.real_size == sizeof(double)) added->dtype = TWI_DTYPE_DOUBLE;
     TWI_TRY(measure(program, added));
     *index = program->buffer_count++;
@@ -147,19 +148,19 @@ tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer
                         "workers' copies of an input");
 }
 
+void twi_reverse_steps(twi_step *step, int count) {
+    for (int i = 0; i < count / 2; i++) {
+        const twi_step other = step[i];
+        step[i] = step[count - 1 - i];
+        step[count - 1 - i] = other;
+    }
+}
+
 void twi_program_compact(tw_program *program) {
     int kept = 0;
     for (int i = 0; i < program->step_count; i++)
         if (program->step[i].kernel) program->step[kept++] = program->step[i];
     program->step_count = kept;
-}
-
-bool twi_program_is_input(const tw_program *program, int buffer) {
-    for (int v = 0; v < program->value_count; v++)
-        if (program->model->graph.value[v]->kind == TWI_VALUE_INPUT && program->value_buffer[v] >= 0 &&
-            twi_program_root(program, program->value_buffer[v]) == buffer)
-            return true;
-    return false;
 }
 
 double twi_program_step_flops(const tw_program *program, const twi_step *step) {

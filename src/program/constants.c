@@ -4,24 +4,32 @@
  * no op: kernel records say whether they are pure. When they run is decided in run.c. */
 #include "program.h"
 
+#include <stdlib.h>
+
 static bool writes(const twi_step *step, int operand) {
     return step->operand[operand] >= 0 && step->kernel->operand[operand].access != TWI_READ;
 }
 
-/* Does a step of the program change the parameter? */
-static bool is_changed(const tw_program *program, int parameter) {
+static void note_change(tw_program *program, int parameter) {
+    for (int i = 0; i < program->buffer_count; i++)
+        if (program->buffer[i].parameter == parameter) program->buffer[i].changed = true;
+}
+
+/* Parameters and statistics that a step changes. Without training only steps of a user's do. */
+static void find_changed(tw_program *program) {
+    for (int i = 0; i < program->buffer_count; i++) program->buffer[i].changed = false;
     for (int i = 0; i < program->step_count; i++)
-        for (int o = 0; program->step[i].kernel && o < program->step[i].kernel->operand_count; o++)
-            if (writes(&program->step[i], o) && program->buffer[program->step[i].operand[o]].parameter == parameter)
-                return true;
-    return false;
+        for (int o = 0; program->step[i].kernel && o < program->step[i].kernel->operand_count; o++) {
+            const int parameter =
+                writes(&program->step[i], o) ? program->buffer[program->step[i].operand[o]].parameter : -1;
+            if (parameter >= 0) note_change(program, parameter);
+        }
 }
 
 bool twi_is_constant(const tw_program *program, int buffer) {
     const twi_buffer *root = &program->buffer[twi_program_root(program, buffer)];
     if (root->source == TWI_SOURCE_ARENA) return root->constant;
-    return (root->source == TWI_SOURCE_VALUES || root->source == TWI_SOURCE_HALF_VALUES) &&
-           !is_changed(program, root->parameter);
+    return (root->source == TWI_SOURCE_VALUES || root->source == TWI_SOURCE_HALF_VALUES) && !root->changed;
 }
 
 static bool makes_constants(const tw_program *program, const twi_step *step) {
@@ -41,6 +49,7 @@ static bool makes_constants(const tw_program *program, const twi_step *step) {
 
 /* Steps come in the order in which values are made: once through them is enough. */
 void twi_pass_constants(tw_program *program) {
+    if (!program->train) find_changed(program);
     for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
         step->order = i;
@@ -50,19 +59,18 @@ void twi_pass_constants(tw_program *program) {
     }
 }
 
+static int by_order(const void *a, const void *b) {
+    const twi_step *x = a, *y = b;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static int constants_first(const void *a, const void *b) {
+    const twi_step *x = a, *y = b;
+    return x->constant != y->constant ? y->constant - x->constant : by_order(a, b);
+}
+
 void twi_constants_order(tw_program *program) {
     const bool first = !twi_program_saves_workspace(program);
-    for (int i = 1; i < program->step_count && !program->train;
-         i++) { /* by insertion: they are in order but for a few */
-        const twi_step step = program->step[i];
-        int at = i;
-        while (at > 0) {
-            const twi_step *before = &program->step[at - 1];
-            const bool behind = first && before->constant != step.constant ? step.constant : step.order < before->order;
-            if (!behind) break;
-            program->step[at] = *before;
-            at--;
-        }
-        program->step[at] = step;
-    }
+    if (!program->train && program->step_count)
+        qsort(program->step, (size_t)program->step_count, sizeof *program->step, first ? constants_first : by_order);
 }

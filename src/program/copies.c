@@ -40,8 +40,8 @@ static bool is_read_by_ranges(const tw_program *program, int input) {
 /* As large as a worker's cache holds, or every worker would bring it from memory anyhow. */
 static bool is_copied(const tw_program *program, int buffer) {
     const twi_buffer *b = &program->buffer[buffer];
-    return b->source == TWI_SOURCE_ARENA && b->bytes >= COPIED_BYTES && b->bytes <= TWI_CACHED_BYTES &&
-           twi_program_is_input(program, buffer) && is_read_by_ranges(program, buffer);
+    return b->source == TWI_SOURCE_ARENA && b->bytes >= COPIED_BYTES && b->bytes <= TWI_CACHED_BYTES && b->input &&
+           is_read_by_ranges(program, buffer);
 }
 
 void twi_pass_copies(tw_program *program) {

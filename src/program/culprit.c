@@ -82,10 +82,11 @@ static tw_status check_limit(const tw_program *program, size_t bytes) {
     const size_t held = twi_model_bytes(program->model) + program->aside;
     if (!program->memory_limit || (held <= program->memory_limit && bytes <= program->memory_limit - held))
         return TW_OK;
-    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY,
-                    "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
-                    "to be told the layer",
-                    bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
+    return TWI_FAIL(
+        TW_ERROR_OUT_OF_MEMORY,
+        "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
+        "to be told the layer",
+        bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
 }
 
 static tw_status make(search *s) {
@@ -156,7 +157,7 @@ static bool is_looked_at(const search *s, const twi_buffer *buffer) {
 
 static const char *kind_of(const search *s, const twi_step *step, int buffer, bool outside) {
     const tw_program *program = s->program;
-    if (twi_program_is_input(program, buffer)) return "input";
+    if (program->buffer[buffer].input) return "input";
     for (int i = 0; i < program->loss_count; i++)
         if (program->value_buffer[program->loss[i].value->id] == buffer) return "loss";
     const int parameter = s->check->buffer[buffer].parameter;
@@ -180,7 +181,7 @@ static tw_status look(search *s, const twi_step *step, int operand, bool outside
     const int64_t sample = buffer->batched ? twi_shape_count_from(&buffer->shape, 1) : 0;
     int64_t last = -1;
     if (s->seen[index] || !is_looked_at(s, buffer)) return TW_OK;
-    if (outside && buffer->parameter < 0 && !twi_program_is_input(s->program, index))
+    if (outside && buffer->parameter < 0 && !s->program->buffer[index].input)
         return TW_OK; /* slots, of which one is read */
     s->seen[index] = true;
     TWI_TRY(context->backend->copy_out(context, s->host, twi_program_address(s->check, index), buffer->bytes));

@@ -18,9 +18,9 @@ typedef struct found {
 static int only_reader(const tw_program *program, int buffer) {
     int reader = -1;
     if (!twi_may_vanish(program, buffer)) return -1;
-    for (int i = 0; i < program->step_count; i++) {
-        const int reads = twi_count_reads(program, &program->step[i], buffer);
-        if (reads > 1 || (reads && reader >= 0)) return -1;
+    TWI_FOR_USES(program, buffer, u) {
+        const int i = program->uses.use[u].step, reads = twi_count_reads(program, &program->step[i], buffer);
+        if (reads > 1 || (reads && reader >= 0 && reader != i)) return -1;
         if (reads) reader = i;
     }
     return reader;
@@ -71,11 +71,22 @@ static tw_status add_constant(tw_program *program, const twi_buffer *like, const
     return twi_program_add_buffer(program, &made, out);
 }
 
-static tw_status insert(tw_program *program, int at, const twi_step *step) {
-    TWI_TRY(twi_program_add_step(program, step->kernel, step->attrs, step->node, step->label, (twi_part)step->part,
-                                 step->operand));
-    memmove(program->step + at + 1, program->step + at, (size_t)(program->step_count - 1 - at) * sizeof *program->step);
-    program->step[at] = *step;
+/* Two empty steps behind every one that may be a scaling: what it becomes are three. */
+static tw_status make_room(tw_program *program, const twi_fold *fold) {
+    twi_memory *memory = twi_program_context(program)->memory;
+    twi_step *roomy;
+    int scales = 0, to = 0;
+    for (int i = 0; i < program->step_count; i++) scales += twi_is_kernel(&program->step[i], fold->scale);
+    if (!scales) return TW_OK;
+    const int count = program->step_count + 2 * scales;
+    TWI_TRY(twi_get(memory, &roomy, (size_t)count, sizeof *roomy, "program steps"));
+    for (int i = 0; i < program->step_count; i++) {
+        roomy[to] = program->step[i];
+        to += twi_is_kernel(&program->step[i], fold->scale) ? 3 : 1;
+    }
+    twi_put(memory, program->step);
+    program->step = roomy;
+    program->step_count = program->step_capacity = count;
     return TW_OK;
 }
 
@@ -101,18 +112,25 @@ static tw_status apply(tw_program *program, const found *f) {
     product.operand[fold->weight] = new_w;
     program->step[f->product].kernel = NULL;
     if (f->shift >= 0) program->step[f->shift].kernel = NULL;
-    program->step[f->scale] = makes;
-    TWI_TRY(insert(program, f->scale + 1, &product));
-    return insert(program, f->scale + 2, &bias);
+    TWI_TRY(twi_uses_replace(program, f->scale, &makes));
+    TWI_TRY(twi_uses_replace(program, f->scale + 1, &product));
+    return twi_uses_replace(program, f->scale + 2, &bias);
+}
+
+static tw_status apply_all(tw_program *program, const twi_fold *fold) {
+    TWI_TRY(make_room(program, fold));
+    TWI_TRY(twi_uses_open(program));
+    for (int i = 0; i < program->step_count; i++) {
+        found f;
+        if (find(program, i, fold, &f)) TWI_TRY(apply(program, &f));
+    }
+    twi_uses_close(program);
+    twi_program_compact(program);
+    return TW_OK;
 }
 
 tw_status twi_pass_fold(tw_program *program) {
     twi_pass_constants(program);
-    for (const twi_fold *fold = twi_folds; fold->product; fold++)
-        for (int i = 0; i < program->step_count; i++) {
-            found f;
-            if (program->step[i].kernel && find(program, i, fold, &f)) TWI_TRY(apply(program, &f));
-        }
-    twi_program_compact(program);
+    for (const twi_fold *fold = twi_folds; fold->product; fold++) TWI_TRY(apply_all(program, fold));
     return TW_OK;
 }

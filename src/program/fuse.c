@@ -10,14 +10,23 @@ typedef struct match {
     int step[TWI_PATTERN_MEMBERS];
 } match;
 
+/* The first step behind `earlier` that is what a member of a pattern is to be; -1: there is none. */
+static int find_member(const tw_program *program, const twi_pattern_member *member, int earlier) {
+    const int link = program->step[earlier].operand[member->from];
+    int found = -1;
+    TWI_FOR_USES(program, link, u) {
+        const int i = program->uses.use[u].step;
+        if (i > earlier && (found < 0 || i < found) && twi_is_kernel(&program->step[i], member->kernel) &&
+            program->step[i].operand[member->to] == link)
+            found = i;
+    }
+    return found;
+}
+
 static bool find_members(const tw_program *program, match *m) {
     for (int k = 1; k < m->pattern->members; k++) {
         const twi_pattern_member *member = &m->pattern->member[k];
-        int link = program->step[m->step[member->earlier]].operand[member->from];
-        m->step[k] = -1;
-        for (int i = m->step[member->earlier] + 1; i < program->step_count && m->step[k] < 0; i++)
-            if (twi_is_kernel(&program->step[i], member->kernel) && program->step[i].operand[member->to] == link)
-                m->step[k] = i;
+        m->step[k] = find_member(program, member, m->step[member->earlier]);
         if (m->step[k] < 0) return false;
     }
     return true;
@@ -40,9 +49,11 @@ static int last_step(const match *m) {
 static bool readers_allow(const tw_program *program, const match *m, int buffer, bool kept) {
     if (!kept && !twi_may_vanish(program, buffer)) return false;
     int last = last_step(m);
-    for (int i = 0; i < program->step_count; i++)
+    TWI_FOR_USES(program, buffer, u) {
+        const int i = program->uses.use[u].step;
         if (twi_count_reads(program, &program->step[i], buffer) && !is_member(m, i) && (!kept || i < last))
             return false;
+    }
     return true;
 }
 
@@ -91,23 +102,27 @@ static tw_status add_mask(tw_program *program, int like, int *index) {
     return twi_program_add_buffer(program, &mask, index);
 }
 
+static bool reads_sign(const twi_step *step, const twi_pattern *pattern, int value) {
+    return twi_is_kernel(step, pattern->sign_reader) && step->operand[pattern->sign_operand] == value;
+}
+
 /* Does anybody ask for the sign of a value? Without a backward nobody does, and no mask is made. */
 static bool sign_is_read(const tw_program *program, const twi_pattern *pattern, int value) {
-    for (int i = 0; i < program->step_count; i++)
-        if (twi_is_kernel(&program->step[i], pattern->sign_reader) &&
-            program->step[i].operand[pattern->sign_operand] == value)
-            return true;
+    TWI_FOR_USES(program, value, u)
+    if (reads_sign(&program->step[program->uses.use[u].step], pattern, value)) return true;
     return false;
 }
 
 static tw_status readers_take_mask(tw_program *program, const twi_pattern *pattern, int output, int mask) {
     const twi_kernel *kernel;
     TWI_TRY(twi_program_kernel(program, pattern->mask_reader, &kernel));
-    for (int i = 0; i < program->step_count; i++) {
-        twi_step *step = &program->step[i];
-        if (!twi_is_kernel(step, pattern->sign_reader) || step->operand[pattern->sign_operand] != output) continue;
-        step->kernel = kernel;
-        step->operand[pattern->sign_operand] = mask;
+    TWI_FOR_USES(program, output, u) {
+        const int i = program->uses.use[u].step;
+        twi_step step = program->step[i];
+        if (!reads_sign(&step, pattern, output)) continue;
+        step.kernel = kernel;
+        step.operand[pattern->sign_operand] = mask;
+        TWI_TRY(twi_uses_replace(program, i, &step));
     }
     return TW_OK;
 }
@@ -161,7 +176,7 @@ static tw_status apply_match(tw_program *program, const match *m) {
     program->fused_bytes += before - after;
     int last = last_step(m);
     for (int k = 0; k < pattern->members; k++) program->step[m->step[k]].kernel = NULL;
-    program->step[last] = fused;
+    TWI_TRY(twi_uses_replace(program, last, &fused));
     return mask < 0 ? TW_OK : readers_take_mask(program, pattern, masked, mask);
 }
 
@@ -219,8 +234,8 @@ static tw_status absorb(tw_program *program, int at) {
     int value = producer.operand[2], hits = 0;
     twi_step twin;
     if (program->buffer[value].pinned) return TW_OK;
-    for (int i = 0; i < program->step_count; i++) {
-        int reads = twi_count_reads(program, &program->step[i], value);
+    TWI_FOR_USES(program, value, u) {
+        const int i = program->uses.use[u].step, reads = twi_count_reads(program, &program->step[i], value);
         if (!reads) continue;
         const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
         if (reads > 1 || !row) return TW_OK;
@@ -229,13 +244,14 @@ static tw_status absorb(tw_program *program, int at) {
         hits++;
     }
     if (!hits) return TW_OK;
-    for (int i = 0; i < program->step_count; i++) {
+    TWI_FOR_USES(program, value, u) {
+        const int i = program->uses.use[u].step;
         const twi_absorb *row = absorb_row(&producer, &program->step[i], value);
         if (!row) continue;
         TWI_TRY(make_twin(program, row, &producer, &program->step[i], &twin));
         program->fused_bytes -=
             twi_program_step_bytes(program, &twin) - twi_program_step_bytes(program, &program->step[i]);
-        program->step[i] = twin;
+        TWI_TRY(twi_uses_replace(program, i, &twin));
     }
     program->fused_bytes += twi_program_step_bytes(program, &producer);
     program->step[at].kernel = NULL;
@@ -243,6 +259,7 @@ static tw_status absorb(tw_program *program, int at) {
 }
 
 tw_status twi_pass_fuse(tw_program *program) {
+    TWI_TRY(twi_uses_open(program));
     TWI_TRY(twi_swap_steps(program));
     TWI_TRY(apply_patterns(program));
     for (int i = 0; i < program->step_count; i++)
@@ -252,6 +269,7 @@ tw_status twi_pass_fuse(tw_program *program) {
                 break;
             }
     TWI_TRY(apply_patterns(program)); /* who read what has disappeared now reads something else */
+    twi_uses_close(program);
     twi_program_compact(program);
     return TW_OK;
 }

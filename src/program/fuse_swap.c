@@ -12,16 +12,23 @@ typedef struct found {
 /* The only steps that may read a value; -1: none. */
 static bool read_by(const tw_program *program, int buffer, int one, int other) {
     if (!twi_may_vanish(program, buffer)) return false;
-    for (int i = 0; i < program->step_count; i++)
+    TWI_FOR_USES(program, buffer, u) {
+        const int i = program->uses.use[u].step;
         if (i != one && i != other && twi_count_reads(program, &program->step[i], buffer)) return false;
+    }
     return true;
 }
 
-/* The step of a kernel that reads a buffer as that operand; -1: none. */
+/* The first step of a kernel that reads a buffer as that operand; -1: none. */
 static int reader_of(const tw_program *program, const char *kernel, int operand, int buffer) {
-    for (int i = 0; i < program->step_count; i++)
-        if (twi_is_kernel(&program->step[i], kernel) && program->step[i].operand[operand] == buffer) return i;
-    return -1;
+    int found = -1;
+    TWI_FOR_USES(program, buffer, u) {
+        const int i = program->uses.use[u].step;
+        if ((found < 0 || i < found) && twi_is_kernel(&program->step[i], kernel) &&
+            program->step[i].operand[operand] == buffer)
+            found = i;
+    }
+    return found;
 }
 
 static bool find(const tw_program *program, const twi_swap *swap, int first, found *f) {
@@ -58,17 +65,16 @@ static tw_status swap_steps(tw_program *program, const found *f) {
     int x = first.operand[0], y = second.operand[1];
     second.operand[0] = x, second.operand[1] = between;
     first.operand[0] = between, first.operand[1] = y;
-    program->step[f->first] = second;
-    program->step[f->second] = first;
+    TWI_TRY(twi_uses_replace(program, f->first, &second));
+    TWI_TRY(twi_uses_replace(program, f->second, &first));
     if (f->second_backward < 0) return TW_OK;
     twi_step last = program->step[f->first_backward], before = program->step[f->second_backward];
     int dy = before.operand[0], dx = last.operand[2];
     TWI_TRY(add_between(program, dy, &between));
     last.operand[0] = dy, last.operand[1] = y, last.operand[2] = between;
     before.operand[0] = between, before.operand[2] = dx;
-    program->step[f->second_backward] = last;
-    program->step[f->first_backward] = before;
-    return TW_OK;
+    TWI_TRY(twi_uses_replace(program, f->second_backward, &last));
+    return twi_uses_replace(program, f->first_backward, &before);
 }
 
 /* Swaps, and swaps back what gains nothing by it. */
@@ -81,7 +87,7 @@ static tw_status try_swap(tw_program *program, const found *f) {
     TWI_TRY(swap_steps(program, f));
     TWI_TRY(twi_fuse_probe(program, f->second, &fuses));
     for (int k = 0; k < 4 && !fuses; k++)
-        if (at[k] >= 0) program->step[at[k]] = before[k];
+        if (at[k] >= 0) TWI_TRY(twi_uses_replace(program, at[k], &before[k]));
     return TW_OK;
 }
 

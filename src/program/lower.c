@@ -16,6 +16,7 @@ struct twi_lower {
     bool *wanted;      /* per value: its gradient is wanted */
     int *consumers;    /* per value: contributions to expect */
     int *contribution; /* per value: list heads into link */
+    int *shadow;       /* per value: the first buffer for what it becomes; -1: none */
     struct link {
         int ref, next;
     } * link;
@@ -61,7 +62,9 @@ static int value_ref(twi_lower *lower, const tw_value *value) {
     buffer.source = value->parameter >= 0 ? TWI_SOURCE_VALUES : TWI_SOURCE_ARENA;
     buffer.pinned =
         value->kind == TWI_VALUE_INPUT && !lower->program->slots && !twi_program_gathers(lower->program, value);
-    return *ref = add_buffer(lower, &buffer);
+    *ref = add_buffer(lower, &buffer);
+    if (*ref >= 0) lower->program->buffer[*ref].input = value->kind == TWI_VALUE_INPUT;
+    return *ref;
 }
 
 twi_ref twi_lower_input(twi_lower *lower, int input) { return value_ref(lower, lower->node->input[input]); }
@@ -100,7 +103,9 @@ twi_ref twi_lower_shadow(twi_lower *lower, int input) {
                          .store = TWI_ACC,
                          .source = TWI_SOURCE_SHADOW,
                          .parameter = value->parameter};
-    return add_buffer(lower, &buffer);
+    const int ref = add_buffer(lower, &buffer);
+    if (lower->shadow[value->id] < 0) lower->shadow[value->id] = ref;
+    return ref;
 }
 
 bool twi_lower_wants_gradient(const twi_lower *lower, int input) {
@@ -251,10 +256,11 @@ static tw_status seed_losses(twi_lower *lower) {
     return lower->status;
 }
 
-static void move_to_front(tw_program *program) {
-    twi_step last = program->step[program->step_count - 1];
-    memmove(program->step + 1, program->step, (size_t)(program->step_count - 1) * sizeof last);
-    program->step[0] = last;
+/* Steps from `first` on become the first ones, the last of them before all. */
+static void move_to_front(tw_program *program, int first) {
+    if (first == program->step_count) return;
+    twi_reverse_steps(program->step, program->step_count);
+    twi_reverse_steps(program->step + program->step_count - first, first);
 }
 
 /* What a window's batches move (running statistics) every batch reads as the one before left it in the shadow: the
@@ -262,21 +268,18 @@ static void move_to_front(tw_program *program) {
 static tw_status resume_shadows(twi_lower *lower) {
     tw_program *program = lower->program;
     const twi_kernel *resume;
+    const int before = program->step_count;
     TWI_TRY(twi_program_kernel(program, "accumulate.resume", &resume));
     for (int v = 0; v < lower->graph->value_count; v++) {
-        int current = program->value_buffer[v], shadow = 0;
-        if (lower->graph->value[v]->kind != TWI_VALUE_BUFFER || current < 0) continue;
-        twi_buffer values = program->buffer[current];
-        while (shadow < program->buffer_count && !(program->buffer[shadow].source == TWI_SOURCE_SHADOW &&
-                                                   program->buffer[shadow].parameter == values.parameter))
-            shadow++;
-        if (shadow == program->buffer_count) continue; /* nothing moves it */
+        const int current = program->value_buffer[v], shadow = lower->shadow[v];
+        if (current < 0 || shadow < 0) continue; /* nothing moves it */
+        const twi_buffer values = program->buffer[current];
         program->buffer[current].source = TWI_SOURCE_ARENA;
         const int operands[] = {add_buffer(lower, &values), shadow, current};
         TWI_TRY(lower->status);
         TWI_TRY(twi_program_add_step(program, resume, NULL, NULL, values.name, TWI_PART_FORWARD, operands));
-        move_to_front(program);
     }
+    move_to_front(program, before);
     return TW_OK;
 }
 
@@ -293,13 +296,14 @@ static tw_status gather_inputs(twi_lower *lower) {
 /* So is what is streamed. */
 static tw_status take_inputs(twi_lower *lower) {
     tw_program *program = lower->program;
+    const int before = program->step_count;
     for (int v = 0; program->slots && v < program->value_count; v++) {
         const tw_value *value = lower->graph->value[v];
         if (value->kind != TWI_VALUE_INPUT || program->value_buffer[v] < 0 || twi_program_gathers(program, value))
             continue;
         TWI_TRY(twi_lower_take(program, value));
-        move_to_front(program);
     }
+    move_to_front(program, before);
     return TW_OK;
 }
 
@@ -376,7 +380,8 @@ static tw_status lower_all(twi_lower *lower, const tw_program_options *options) 
     TWI_TRY(twi_get(memory, &lower->wanted, values, sizeof *lower->wanted, "lowering marks"));
     TWI_TRY(twi_get(memory, &lower->consumers, values, sizeof *lower->consumers, "lowering marks"));
     TWI_TRY(twi_get(memory, &lower->contribution, values, sizeof *lower->contribution, "lowering marks"));
-    for (int i = 0; i < graph->value_count; i++) lower->contribution[i] = -1;
+    TWI_TRY(twi_get(memory, &lower->shadow, values, sizeof *lower->shadow, "lowering marks"));
+    for (int i = 0; i < graph->value_count; i++) lower->contribution[i] = lower->shadow[i] = -1;
     for (int i = 0; i < graph->node_count; i++)
         for (int k = 0; k < TWI_MAX_SAVED; k++) lower->saved[i][k] = TWI_NO_REF;
     mark_needed(lower, options);
@@ -402,8 +407,8 @@ tw_status twi_pass_lower(tw_program *program, const tw_program_options *options)
     twi_lower lower = {.program = program, .graph = &program->model->graph};
     tw_status status = lower_all(&lower, options);
     twi_memory *memory = lower.graph->memory;
-    void *const scratch[] = {lower.shapes,    lower.needed,       lower.saved, lower.wanted,
-                             lower.consumers, lower.contribution, lower.link};
+    void *const scratch[] = {lower.shapes,    lower.needed,       lower.saved,  lower.wanted,
+                             lower.consumers, lower.contribution, lower.shadow, lower.link};
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) twi_put(memory, scratch[i]);
     return status;
 }

@@ -22,38 +22,52 @@ static int by_size(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static int by_offset(const void *a, const void *b) {
-    const block *x = *(block *const *)a, *y = *(block *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
+/* The lowest offset that is free during all of a block's life; `placed` are those of the others, by offset. */
+static size_t find_offset(const block *b, block *const *placed, int count) {
+    size_t at = 0;
+    for (int k = 0; k < count; k++) {
+        const block *other = placed[k];
+        if (other->first > b->last || b->first > other->last) continue;
+        if (other->offset >= at && other->offset - at >= b->bytes) break;
+        const size_t end = other->offset + twi_arena_aligned(other->bytes);
+        if (end > at) at = end;
+    }
+    return at;
+}
+
+/* Keeps them by offset. */
+static void insert(block *b, block **placed, int count) {
+    int low = 0, high = count;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (placed[middle]->offset < b->offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    memmove(placed + low + 1, placed + low, (size_t)(count - low) * sizeof *placed);
+    placed[low] = b;
 }
 
 /* Largest first, each at the lowest offset free during its whole life. */
-static tw_status place_among(block *blocks, int count, block **near, size_t *peak) {
+static tw_status place_among(block *blocks, int count, block **placed, size_t *peak) {
     qsort(blocks, (size_t)count, sizeof *blocks, by_size);
     *peak = 0;
     for (int i = 0; i < count; i++) {
-        int neighbours = 0;
-        for (int k = 0; k < i; k++)
-            if (blocks[k].first <= blocks[i].last && blocks[i].first <= blocks[k].last) near[neighbours++] = &blocks[k];
-        qsort(near, (size_t)neighbours, sizeof *near, by_offset);
-        size_t at = 0, end;
-        for (int k = 0; k < neighbours; k++) {
-            if (near[k]->offset >= at && near[k]->offset - at >= blocks[i].bytes) break;
-            end = near[k]->offset + twi_arena_aligned(near[k]->bytes);
-            if (end > at) at = end;
-        }
-        TWI_TRY(twi_add_size(&end, at, twi_arena_aligned(blocks[i].bytes), "memory plan"));
-        blocks[i].offset = *blocks[i].home = at;
+        size_t end;
+        blocks[i].offset = *blocks[i].home = find_offset(&blocks[i], placed, i);
+        TWI_TRY(twi_add_size(&end, blocks[i].offset, twi_arena_aligned(blocks[i].bytes), "memory plan"));
+        insert(&blocks[i], placed, i);
         if (end > *peak) *peak = end;
     }
     return TW_OK;
 }
 
 static tw_status place(twi_memory *memory, block *blocks, int count, size_t *peak) {
-    block **near;
-    TWI_TRY(twi_get(memory, &near, (size_t)count, sizeof *near, "memory plan"));
-    tw_status status = place_among(blocks, count, near, peak);
-    twi_put(memory, near);
+    block **placed;
+    TWI_TRY(twi_get(memory, &placed, (size_t)count, sizeof *placed, "memory plan"));
+    tw_status status = place_among(blocks, count, placed, peak);
+    twi_put(memory, placed);
     return status;
 }
 
@@ -61,11 +75,17 @@ static twi_buffer *root_of(tw_program *program, int buffer) {
     return &program->buffer[twi_program_root(program, buffer)];
 }
 
-/* First and last segment that uses each buffer that owns memory. */
+static void live_in_step(twi_buffer *buffer, int step) {
+    if (step < buffer->first_step) buffer->first_step = step;
+    if (step > buffer->last_step) buffer->last_step = step;
+}
+
+/* First and last segment and step that use each buffer that owns memory. */
 static void find_lives(tw_program *program) {
     for (int i = 0; i < program->buffer_count; i++) {
         program->buffer[i].first = program->segment_count;
-        program->buffer[i].last = -1;
+        program->buffer[i].first_step = program->step_count;
+        program->buffer[i].last = program->buffer[i].last_step = -1;
     }
     for (int i = 0; i < program->step_count; i++)
         for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
@@ -73,6 +93,7 @@ static void find_lives(tw_program *program) {
             twi_buffer *buffer = root_of(program, program->step[i].operand[o]);
             if (program->step[i].segment < buffer->first) buffer->first = program->step[i].segment;
             if (program->step[i].segment > buffer->last) buffer->last = program->step[i].segment;
+            live_in_step(buffer, i);
         }
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = root_of(program, i);
@@ -100,15 +121,6 @@ static void find_local(tw_program *program) {
                 root_of(program, program->step[i].operand[o])->local = false;
 }
 
-static int last_reading_step(const tw_program *program, int root) {
-    int last = -1;
-    for (int i = 0; i < program->step_count; i++)
-        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
-            if (program->step[i].operand[o] >= 0 && twi_program_root(program, program->step[i].operand[o]) == root)
-                last = i;
-    return last;
-}
-
 /* An output takes the memory of an input that dies with its step, where the kernel allows it. */
 static void find_in_place(tw_program *program) {
     for (int i = 0; i < program->step_count; i++)
@@ -123,7 +135,7 @@ static void find_in_place(tw_program *program) {
                 input->bytes != output->bytes || input->sample_bytes != output->sample_bytes ||
                 input->lanes != output->lanes)
                 continue;
-            if (last_reading_step(program, from) != i) continue;
+            if (input->last_step != i) continue;
             output->over = from;
         }
 }
@@ -155,15 +167,21 @@ tw_status twi_program_partial_bytes(const tw_program *program, const twi_step *s
     return twi_mul_size(out, twi_partial_stride(bytes), (size_t)groups, "partial sums");
 }
 
-/* Arena: planned buffers, shared workspaces (whole run, or their segment), partial sums (their segment). */
-static tw_status plan_arena(planner *p) {
-    tw_program *program = p->program;
-    for (int i = 0; i < program->buffer_count; i++) { /* a buffer written in place lengthens its owner's life */
+/* A buffer written in place lengthens its owner's life. */
+static void lengthen_lives(tw_program *program) {
+    for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = &program->buffer[i], *owner = &program->buffer[twi_program_owner(program, i)];
         if (buffer->alias >= 0 || buffer->over < 0 || buffer->last < 0) continue;
         if (buffer->first < owner->first) owner->first = buffer->first;
         if (buffer->last > owner->last) owner->last = buffer->last;
+        live_in_step(owner, buffer->first_step);
+        live_in_step(owner, buffer->last_step);
     }
+}
+
+/* Arena: planned buffers, shared workspaces (whole run, or their segment), partial sums (their segment). */
+static tw_status plan_arena(planner *p) {
+    tw_program *program = p->program;
     p->count = 0;
     for (int i = 0; i < program->buffer_count; i++) {
         twi_buffer *buffer = &program->buffer[i];
@@ -188,31 +206,19 @@ static tw_status plan_arena(planner *p) {
     return place(twi_program_context(program)->memory, p->block, p->count, &program->arena_bytes);
 }
 
-/* Scratch of one worker: per segment, local buffers by their steps; after them the widest implementation scratch. */
+/* Scratch of one worker: local buffers by their steps, so that those of different segments are never there at once;
+ * after them the widest implementation scratch. */
 static tw_status plan_scratch(planner *p) {
     tw_program *program = p->program;
     size_t widest = 0;
-    program->scratch_offset = 0;
-    for (int s = 0; s < program->segment_count; s++) {
-        const twi_segment *segment = &program->segment[s];
-        size_t peak = 0;
-        p->count = 0;
-        for (int i = 0; i < program->buffer_count; i++) {
-            twi_buffer *buffer = &program->buffer[i];
-            if (!buffer->local || buffer->first != s || buffer->over >= 0) continue;
-            int first = program->step_count, last = -1;
-            for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++)
-                for (int o = 0; o < program->step[k].kernel->operand_count; o++)
-                    if (program->step[k].operand[o] >= 0 &&
-                        twi_program_owner(program, program->step[k].operand[o]) == i) {
-                        if (k < first) first = k;
-                        last = k;
-                    }
-            add_block(p, buffer->sample_bytes * twi_whole_blocks(buffer, segment->chunk), first, last, &buffer->offset);
-        }
-        if (p->count) TWI_TRY(place(twi_program_context(program)->memory, p->block, p->count, &peak));
-        if (peak > program->scratch_offset) program->scratch_offset = peak;
+    p->count = 0;
+    for (int i = 0; i < program->buffer_count; i++) {
+        twi_buffer *buffer = &program->buffer[i];
+        if (!buffer->local || buffer->over >= 0) continue;
+        const size_t samples = twi_whole_blocks(buffer, program->segment[buffer->first].chunk);
+        add_block(p, buffer->sample_bytes * samples, buffer->first_step, buffer->last_step, &buffer->offset);
     }
+    TWI_TRY(place(twi_program_context(program)->memory, p->block, p->count, &program->scratch_offset));
     for (int i = 0; i < program->step_count; i++)
         if (program->step[i].choice.worker_bytes > widest) widest = program->step[i].choice.worker_bytes;
     /* Whole pages apart, so that workers do not share cache lines. */
@@ -227,6 +233,7 @@ tw_status twi_pass_memory_plan(tw_program *program) {
     find_lives(program);
     find_local(program);
     find_in_place(program);
+    lengthen_lives(program);
     TWI_TRY(twi_get(memory, &p.block, most, sizeof *p.block, "memory plan"));
     tw_status status = plan_scratch(&p);
     if (status == TW_OK) status = plan_arena(&p);

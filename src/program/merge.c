@@ -5,8 +5,6 @@
 #include "program.h"
 #include "patterns.h"
 
-#include <string.h>
-
 /* A product, the parameter whose gradient it makes, and where the update is. */
 typedef struct candidate {
     const twi_merge *row;
@@ -26,8 +24,8 @@ static const twi_parameter *parameter_of(const tw_program *program, int value) {
 
 int twi_program_learned_by(const tw_program *program, const twi_step *step, int operand) {
     for (int v = 0; v < program->value_count; v++)
-        if (program->model->graph.value[v]->kind == TWI_VALUE_PARAMETER &&
-            program->gradient_buffer[v] == step->operand[operand])
+        if (program->gradient_buffer[v] == step->operand[operand] &&
+            program->model->graph.value[v]->kind == TWI_VALUE_PARAMETER)
             return parameter_of(program, v)->trainable ? v : -1;
     return -1;
 }
@@ -114,34 +112,56 @@ static tw_status make_merged(tw_program *program, const candidate *c, twi_step *
     return add_moments(program, c, &merged->operand[c->row->gradient + 1]);
 }
 
-/* The merged step stands just before the optimizer's, and what lay between moves up. */
-static tw_status merge(tw_program *program, const candidate *c) {
+/* Merged steps, in the order in which they are to stand just before the optimizer's. */
+typedef struct moved {
+    twi_step *step;
+    int count;
+} moved;
+
+static tw_status merge(tw_program *program, const candidate *c, moved *to) {
     twi_step merged;
     TWI_TRY(make_merged(program, c, &merged));
     if (!twi_program_is_taken(program, &merged)) {
         program->step[c->product].apart = "the back end has no code for it";
         return TW_OK;
     }
-    memmove(&program->step[c->product], &program->step[c->product + 1],
-            (size_t)(c->update - 1 - c->product) * sizeof *program->step);
-    program->step[c->update - 1] = merged;
+    program->step[c->product].kernel = NULL;
+    to->step[to->count++] = merged;
     program->gradient_buffer[c->value] = -1;
     program->merged = true;
     return TW_OK;
 }
 
-static tw_status consider(tw_program *program, const tw_program_options *options, const twi_merge *row, int product) {
-    candidate c = {.row = row, .product = product, .update = step_of(program, row->update)};
-    c.value = twi_program_learned_by(program, &program->step[product], row->gradient);
-    if (c.value < 0) return TW_OK;
-    program->step[product].apart = refusal(program, options, &c);
-    return program->step[product].apart ? TW_OK : merge(program, &c);
+static tw_status consider(tw_program *program, const tw_program_options *options, candidate *c, moved *to) {
+    c->value = twi_program_learned_by(program, &program->step[c->product], c->row->gradient);
+    if (c->value < 0) return TW_OK;
+    program->step[c->product].apart = refusal(program, options, c);
+    return program->step[c->product].apart ? TW_OK : merge(program, c, to);
+}
+
+/* What lay between moves up. */
+static void place(tw_program *program, const moved *from, int update) {
+    int to = 0;
+    for (int i = 0; i < program->step_count; i++) {
+        for (int k = 0; i == update && k < from->count; k++) program->step[to++] = from->step[k];
+        if (program->step[i].kernel) program->step[to++] = program->step[i];
+    }
+}
+
+static tw_status apply(tw_program *program, const tw_program_options *options, const twi_merge *row) {
+    twi_memory *memory = twi_program_context(program)->memory;
+    candidate c = {.row = row, .update = step_of(program, row->update)};
+    moved to = {0};
+    tw_status status = twi_get(memory, &to.step, (size_t)program->step_count, sizeof *to.step, "step order");
+    for (c.product = program->step_count - 1; c.product >= 0 && status == TW_OK; c.product--)
+        if (twi_is_kernel(&program->step[c.product], row->product)) status = consider(program, options, &c, &to);
+    place(program, &to, c.update);
+    twi_put(memory, to.step);
+    return status;
 }
 
 tw_status twi_pass_merge(tw_program *program, const tw_program_options *options) {
     if (!program->train || !options->optimizer) return TW_OK;
-    for (const twi_merge *row = twi_merges; row->product; row++)
-        for (int i = program->step_count - 1; i >= 0; i--) /* those that move are behind the ones to come */
-            if (twi_is_kernel(&program->step[i], row->product)) TWI_TRY(consider(program, options, row, i));
+    for (const twi_merge *row = twi_merges; row->product; row++) TWI_TRY(apply(program, options, row));
     return program->merged ? twi_lower_segments_again(program) : TW_OK;
 }

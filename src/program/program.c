@@ -207,6 +207,7 @@ void tw_program_destroy(tw_program *program) {
     twi_source_close(program);
     twi_slots_close(program);
     twi_program_free_blocks(program);
+    twi_uses_close(program);
     for (int i = 0; i < TWI_PASSES; i++) twi_put(memory, program->dump[i]);
     void *const owned[] = {
         program->buffer, program->step, program->segment, program->value_buffer, program->gradient_buffer,
@@ -230,7 +231,8 @@ static void mix_operand(uint64_t *hash, const tw_program *program, int buffer) {
 
 bool twi_brings_input(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
-        if (step->kernel->operand[o].access == TWI_WRITE && twi_program_is_input(program, step->operand[o]))
+        if (step->kernel->operand[o].access == TWI_WRITE && step->operand[o] >= 0 &&
+            program->buffer[step->operand[o]].input)
             return true;
     return false;
 }

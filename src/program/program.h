@@ -30,8 +30,10 @@ typedef struct twi_buffer {
     bool batched;
     size_t bytes, sample_bytes;
     bool row_major;    /* whatever its shape and use */
+    bool input;        /* holds an input of the graph, fed or gathered */
     bool pinned;       /* fed or read from outside, or to be in nobody's way: lives through the whole run */
     bool constant;     /* constants pass: written by a constant step, for more than one run */
+    bool changed;      /* constants pass: a step changes the parameter or statistic that it holds */
     int parameter;     /* VALUES, GRADIENT, SHADOW and their halves, SUM, MOMENT */
     bool measured;     /* measure pass: a gradient that is measured by the step that makes it */
     int twin;          /* precision pass: the same values in the other type; -1: none yet */
@@ -44,6 +46,7 @@ typedef struct twi_buffer {
     bool copied;   /* copies pass: an input of which every worker has a copy */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
+    int first_step, last_step;
     bool local;      /* lives within one chunk, in the worker's scratch */
     size_t offset;
     int over; /* shares the memory of this buffer, in place; -1: none */
@@ -107,6 +110,19 @@ typedef struct twi_flat_list {
     bool decay_all;
 } twi_flat_list;
 
+/* An entry of the list of steps that use a buffer. */
+typedef struct twi_buffer_use {
+    int step, next; /* next: an entry; -1: none */
+} twi_buffer_use;
+
+/* The lists, while a pass has them open: uses.c. */
+typedef struct twi_uses {
+    int *head; /* per buffer that owns memory or is planned to: an entry; -1: none */
+    int heads;
+    twi_buffer_use *use;
+    int count, capacity;
+} twi_uses;
+
 enum { TWI_PASSES = TW_PASS_MEMORY + 1 };
 
 struct tw_program {
@@ -133,6 +149,7 @@ struct tw_program {
     int buffer_count, buffer_capacity;
     twi_step *step;
     int step_count, step_capacity;
+    twi_uses uses;
     twi_segment *segment;
     int segment_count;
     int update_segment;    /* the first segment of TWI_PART_UPDATE; segment_count: none */
@@ -216,16 +233,29 @@ static inline size_t twi_whole_blocks(const twi_buffer *buffer, int64_t samples)
 }
 /* Bytes that a planned buffer takes, with the copies that workers have of it. */
 tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer, size_t *out);
+/* The other way round. */
+void twi_reverse_steps(twi_step *step, int count);
 /* Drops steps whose kernel is NULL. */
 void twi_program_compact(tw_program *program);
 /* Bytes a step reads and writes. */
 double twi_program_step_bytes(const tw_program *program, const twi_step *step);
 /* Its arithmetic; 0 where only bytes count. */
 double twi_program_step_flops(const tw_program *program, const twi_step *step);
-/* Does the buffer hold an input of the graph, fed or gathered? */
-bool twi_program_is_input(const tw_program *program, int buffer);
 /* Does the step write an input, as those that gather or take what is streamed? */
 bool twi_brings_input(const tw_program *program, const twi_step *step);
+
+/* ---- uses.c: which steps use a buffer ---- */
+
+/* Made anew of the steps as they are. A pass closes it before steps move; a program that fails is destroyed with it. */
+tw_status twi_uses_open(tw_program *program);
+void twi_uses_close(tw_program *program);
+/* The first entry of the list of a buffer and its views: the steps that use one of them, in their order. Once some were
+ * replaced the list has no order, may name a step twice, and keeps those that no longer use it. */
+int twi_uses_first(const tw_program *program, int buffer);
+#define TWI_FOR_USES(program, buffer, entry)                                                                           \
+    for (int entry = twi_uses_first(program, buffer); entry >= 0; entry = (program)->uses.use[entry].next)
+/* While it is open a step gets other operands by this alone. */
+tw_status twi_uses_replace(tw_program *program, int index, const twi_step *step);
 
 /* ---- passes ---- */
 

@@ -91,7 +91,7 @@ static void tell_of_buffer(const tw_program *program, int block, const teller *t
     const bool to_sum = writer && writer->part == TWI_PART_BACKWARD && program->buffer[there].parameter >= 0;
     if (writer && (writer->constant || to_sum)) /* a weight's gradient, until it is in its sum */
         tell(t, writer->label, TWI_SHARE_WORKSPACE, bytes);
-    else if (!writer || twi_program_is_input(program, there))
+    else if (!writer || program->buffer[there].input)
         tell(t, program->buffer[there].name, TWI_SHARE_INPUT, bytes);
     else
         tell(t, writer->label,

@@ -13,20 +13,23 @@
 
 #define SHARED_WEIGHT_BYTES ((size_t)64 << 10) /* weights that are smaller travel faster than workers meet once more */
 
+static int count_reads(const tw_program *program, int buffer) {
+    int reads = 0;
+    TWI_FOR_USES(program, buffer, u)
+    reads += twi_count_reads(program, &program->step[program->uses.use[u].step], buffer);
+    return reads;
+}
+
 /* Of a weight as it is and of its halves. */
 static int count_readers(const tw_program *program, int weight) {
     const int halves = program->buffer[weight].twin;
-    int readers = 0;
-    for (int i = 0; i < program->step_count; i++)
-        readers += twi_count_reads(program, &program->step[i], weight) +
-                   (halves < 0 ? 0 : twi_count_reads(program, &program->step[i], halves));
-    return readers;
+    return count_reads(program, weight) + (halves < 0 ? 0 : count_reads(program, halves));
 }
 
 static bool reads_only_inputs(const tw_program *program, const twi_step *step) {
     for (int o = 0; o < step->kernel->operand_count; o++)
         if (step->kernel->operand[o].reach == TWI_BATCHED && step->kernel->operand[o].access == TWI_READ &&
-            !twi_program_is_input(program, twi_program_root(program, step->operand[o])))
+            !program->buffer[twi_program_root(program, step->operand[o])].input)
             return false;
     return true;
 }
@@ -58,12 +61,14 @@ static bool is_worth_it(const tw_program *program, const twi_step *step) {
 }
 
 tw_status twi_pass_ranges(tw_program *program) {
-    const twi_backend *backend = twi_program_context(program)->backend;
-    for (int i = 0; i < program->step_count && program->train && backend->chunked; i++) {
+    if (!program->train || !twi_program_context(program)->backend->chunked) return TW_OK;
+    TWI_TRY(twi_uses_open(program));
+    for (int i = 0; i < program->step_count; i++) {
         twi_step *step = &program->step[i];
         if (!is_worth_it(program, step)) continue;
         TWI_TRY(twi_program_kernel(program, step->kernel->by_range, &step->kernel));
         step->ranged = true;
     }
+    twi_uses_close(program);
     return TW_OK;
 }

@@ -15,15 +15,17 @@ enum {
     PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step, where no limit of workspace is lower */
 };
 
-/* Does a later step of the same part read what this step writes? */
-static bool awaited(const tw_program *program, int at) {
+/* Does a later step, before `end`, read what this step writes? */
+static bool awaited(const tw_program *program, int at, int end) {
     const twi_step *step = &program->step[at];
-    for (int i = at + 1; i < program->step_count && program->step[i].part == step->part; i++)
-        for (int o = 0; o < step->kernel->operand_count; o++) {
-            if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_READ) continue;
-            int root = twi_program_root(program, step->operand[o]);
-            if (twi_count_reads(program, &program->step[i], root)) return true;
+    for (int o = 0; o < step->kernel->operand_count; o++) {
+        if (step->operand[o] < 0 || step->kernel->operand[o].access == TWI_READ) continue;
+        const int root = twi_program_root(program, step->operand[o]);
+        TWI_FOR_USES(program, root, u) {
+            const int i = program->uses.use[u].step;
+            if (i > at && i < end && twi_count_reads(program, &program->step[i], root)) return true;
         }
+    }
     return false;
 }
 
@@ -35,6 +37,7 @@ static tw_status sink_ranged(tw_program *program) {
     twi_step *sorted;
     TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted,
                     "step order"));
+    TWI_TRY(twi_uses_open(program));
     int count = 0;
     for (int begin = 0, end; begin < program->step_count; begin = end) {
         for (end = begin; end < program->step_count && program->step[end].part == program->step[begin].part; end++) {}
@@ -42,12 +45,37 @@ static tw_status sink_ranged(tw_program *program) {
         for (int sunk = 0; sunk < 2; sunk++)
             for (int i = begin; i < end; i++)
                 if ((backward && program->step[i].kernel->split == TWI_BY_RANGE && !program->step[i].ranged &&
-                     !awaited(program, i)) == sunk)
+                     !awaited(program, i, end)) == sunk)
                     sorted[count++] = program->step[i];
     }
+    twi_uses_close(program);
     memcpy(program->step, sorted, (size_t)count * sizeof *sorted);
     twi_put(twi_program_context(program)->memory, sorted);
     return TW_OK;
+}
+
+/* Does a step write what another one has as operand r, other than batch by batch? */
+static bool clash(const tw_program *program, const twi_step *writer, const twi_step *step, int r) {
+    const int root = twi_program_root(program, step->operand[r]);
+    for (int o = 0; o < writer->kernel->operand_count; o++) {
+        const twi_operand_rule *rule = &writer->kernel->operand[o];
+        if (writer->operand[o] >= 0 && rule->access != TWI_READ &&
+            twi_program_root(program, writer->operand[o]) == root &&
+            (rule->reach != TWI_BATCHED || step->kernel->operand[r].reach != TWI_BATCHED))
+            return true;
+    }
+    return false;
+}
+
+/* Does the step touch, other than as batches, what a step since `first` writes? */
+static bool needs_whole(const tw_program *program, int first, int at) {
+    const twi_step *step = &program->step[at];
+    for (int r = 0; r < step->kernel->operand_count; r++) TWI_FOR_USES(program, step->operand[r], u) {
+            const int i = program->uses.use[u].step;
+            if (i >= at) break; /* they come in the order of the steps */
+            if (i >= first && clash(program, &program->step[i], step, r)) return true;
+        }
+    return false;
 }
 
 /* May `step` join the segment that began at step `first`? Not if it reads what only the whole segment completes. */
@@ -62,17 +90,7 @@ static bool joins(const tw_program *program, int first, int at) {
     if (step->kernel->split == TWI_AT_ONCE) return true;
     if (!twi_program_context(program)->backend->chunked) return false;
     if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;
-    for (int i = first; i < at; i++)
-        for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
-            const twi_operand_rule *rule = &program->step[i].kernel->operand[o];
-            if (program->step[i].operand[o] < 0 || rule->access == TWI_READ) continue;
-            int root = twi_program_root(program, program->step[i].operand[o]);
-            for (int r = 0; r < step->kernel->operand_count; r++) {
-                if (step->operand[r] < 0 || twi_program_root(program, step->operand[r]) != root) continue;
-                if (rule->reach != TWI_BATCHED || step->kernel->operand[r].reach != TWI_BATCHED) return false;
-            }
-        }
-    return true;
+    return !needs_whole(program, first, at);
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -188,6 +206,7 @@ tw_status twi_schedule_segments(tw_program *program) {
     TWI_TRY(twi_grow(twi_program_context(program)->memory, &program->segment, (size_t)program->step_count,
                      sizeof *program->segment, "segments"));
     twi_constants_order(program);
+    TWI_TRY(twi_uses_open(program));
     const bool apart = !twi_program_saves_workspace(program);
     program->segment_count = 0;
     program->constant_segments = 0;
@@ -200,6 +219,7 @@ tw_status twi_schedule_segments(tw_program *program) {
         if (program->step[first].constant && apart) program->constant_segments = program->segment_count;
     }
     if (program->update_segment < 0) program->update_segment = program->segment_count;
+    twi_uses_close(program);
     return TW_OK;
 }
 

@@ -38,12 +38,11 @@ static tw_status sum_up(tw_program *program, const tw_value *value, const twi_ke
 
 /* Before what looks at the sums. */
 static void move_before_guard(tw_program *program, int first, int from) {
-    twi_step *step = program->step;
-    for (int i = from; i < program->step_count; i++) {
-        const twi_step added = step[i];
-        memmove(&step[first + 1], &step[first], (size_t)(i - first) * sizeof *step);
-        step[first++] = added;
-    }
+    twi_step *step = program->step + first;
+    const int passed = from - first, added = program->step_count - from;
+    twi_reverse_steps(step, passed + added);
+    twi_reverse_steps(step, added);
+    twi_reverse_steps(step + added, passed);
 }
 
 static int first_of_commit(const tw_program *program) {
@@ -116,8 +115,7 @@ tw_status twi_place_sums(tw_program *program) {
     place *places = NULL;
     if (!program->accumulate) return TW_OK;
     tw_status status = twi_get(memory, &made_in, (size_t)program->buffer_count, sizeof *made_in, "step order");
-    if (status == TW_OK)
-        status = twi_get(memory, &places, (size_t)program->step_count, sizeof *places, "step order");
+    if (status == TW_OK) status = twi_get(memory, &places, (size_t)program->step_count, sizeof *places, "step order");
     if (status == TW_OK) status = sort_steps(program, made_in, places);
     twi_put(memory, places);
     twi_put(memory, made_in);

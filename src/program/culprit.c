@@ -82,11 +82,10 @@ static tw_status check_limit(const tw_program *program, size_t bytes) {
     const size_t held = twi_model_bytes(program->model) + program->aside;
     if (!program->memory_limit || (held <= program->memory_limit && bytes <= program->memory_limit - held))
         return TW_OK;
-    return TWI_FAIL(
-        TW_ERROR_OUT_OF_MEMORY,
-        "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
-        "to be told the layer",
-        bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY,
+                    "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
+                    "to be told the layer",
+                    bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
 }
 
 static tw_status make(search *s) {

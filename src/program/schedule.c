@@ -35,9 +35,9 @@ static bool awaited(const tw_program *program, int at, int end) {
 static tw_status sink_ranged(tw_program *program) {
     if (program->step_count == 0) return TW_OK; /* what is read is what was fed */
     twi_step *sorted;
+    TWI_TRY(twi_uses_open(program));
     TWI_TRY(twi_get(twi_program_context(program)->memory, &sorted, (size_t)program->step_count, sizeof *sorted,
                     "step order"));
-    TWI_TRY(twi_uses_open(program));
     int count = 0;
     for (int begin = 0, end; begin < program->step_count; begin = end) {
         for (end = begin; end < program->step_count && program->step[end].part == program->step[begin].part; end++) {}

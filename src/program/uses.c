@@ -35,9 +35,12 @@ static tw_status add_step(tw_program *program, int index) {
 }
 
 tw_status twi_uses_open(tw_program *program) {
+    tw_status status = TW_OK;
     twi_uses_close(program);
-    for (int i = program->step_count - 1; i >= 0; i--) TWI_TRY(add_step(program, i)); /* so that the first come first */
-    return TW_OK;
+    for (int i = program->step_count - 1; i >= 0 && status == TW_OK; i--) /* so that the first come first */
+        status = add_step(program, i);
+    if (status) twi_uses_close(program);
+    return status;
 }
 
 void twi_uses_close(tw_program *program) {

@@ -246,8 +246,8 @@ bool twi_brings_input(const tw_program *program, const twi_step *step);
 
 /* ---- uses.c: which steps use a buffer ---- */
 
-/* Made anew of the steps as they are; closed where that fails. A pass closes it before steps move; one that fails leaves
- * that to tw_program_destroy. */
+/* Made anew of the steps as they are; closed where that fails. A pass closes it before steps move; one that fails
+ * leaves that to tw_program_destroy. */
 tw_status twi_uses_open(tw_program *program);
 void twi_uses_close(tw_program *program);
 /* The first entry of the list of a buffer and its views: the steps that use one of them, in their order. Once some were

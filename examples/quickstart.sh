@@ -9,6 +9,8 @@ usage: examples/quickstart.sh [--seed N] [--help] [other options of the digits p
 Installs what is missing (Debian, Ubuntu; as root or with sudo), builds Talweg into build/ and trains a small
 convolutional network on 1,201 handwritten digits. At the end: its accuracy on 596 others, the saved model, the
 training history and a picture of the learning curve, all in build/digits/. The other example programs are built too.
+Compiling takes about two minutes on two processors, training a second or two. What was built can be installed:
+cmake --install build --prefix PREFIX.
 
   --seed N    the seed of weights, order and dropout
   --help      this text; build/bin/digits --help, once built, lists all options
@@ -26,6 +28,6 @@ bash tests/setup.sh
 cuda=OFF # what nothing here could run is not compiled
 for device in /dev/nvidiactl /dev/dxg; do [ ! -e "$device" ] || cuda=AUTO; done
 cmake -S . -B build -DTALWEG_CUDA=$cuda
-cmake --build build --parallel "$(nproc)" --target talweg_examples talweg_cli
+cmake --build build --parallel "$(nproc)" --target talweg_examples talweg_cli talweg_static # what an install takes
 mkdir -p build/digits
 exec build/bin/digits --data examples/data/digits --out build/digits "$@"

@@ -79,8 +79,18 @@ END
     [ "$($library/build/host)" = "$version" ] || fail "CMake, $library: not the version of pkg-config, $version"
 done
 
-# An absolute library directory, as some distributions set it, stays as it is.
+# An absolute library directory, as some distributions set it, stays as it is. Compiling and linking only leave an empty file.
+printf '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: >"$2"\n' >empty
+chmod +x empty
 quietly cmake -S "$TALWEG_SOURCE_DIR" -B absolute -DCMAKE_C_COMPILER="$TALWEG_CC" -DCMAKE_INSTALL_LIBDIR="$work/lib 64" \
-              -DTALWEG_TESTS=OFF -DTALWEG_EXAMPLES=OFF
+              -DTALWEG_TESTS=OFF -DTALWEG_CUDA=OFF -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
+              -DCMAKE_C_COMPILER_LAUNCHER="$work/empty" -DCMAKE_C_LINKER_LAUNCHER="$work/empty"
 eval "flags=($(PKG_CONFIG_PATH=absolute/src pkg-config --libs talweg))"
 [ "${flags[0]}" = "-L$work/lib 64" ] || fail "pkg-config ignores an absolute library directory: ${flags[*]}"
+
+# What quickstart builds is all that an install takes.
+targets=$(sed -n 's/^cmake --build build .*--target \([^#]*\).*/\1/p' "$TALWEG_SOURCE_DIR/examples/quickstart.sh")
+[ "$targets" ] || fail "quickstart.sh names no targets"
+# shellcheck disable=SC2086
+quietly cmake --build absolute --target $targets
+quietly cmake --install absolute --prefix "$work/from quickstart"

@@ -44,7 +44,7 @@ TW_API TW_WARN_UNUSED tw_status tw_dataset_create_from(tw_dataset **out, tw_cont
 /** A data set of the samples indices[0 .. count-1] of another (copied). Errors: ARGUMENT if an index is outside. */
 TW_API TW_WARN_UNUSED tw_status tw_dataset_create_subset(tw_dataset **out, const tw_dataset *dataset, const int64_t *indices, int64_t count);
 
-/** Frees a data set; loaders over it must be gone before. NULL is fine. */
+/** Frees a data set, before its context; loaders over it must be gone before. NULL is fine. */
 TW_API void tw_dataset_destroy(tw_dataset *dataset);
 
 /** Number of samples. */
@@ -85,12 +85,12 @@ typedef struct tw_loader tw_loader;
 
 typedef struct tw_loader_options {
     size_t size;
-    int batch;                      /**< samples a batch; 0: 64 */
+    int batch;                      /**< samples a batch; 0: 64. More than the data set has: one batch of all */
     int workers;                    /**< decoding threads beside the caller's; 0: batches are made in tw_loader_next
                                          itself */
     int prefetch;                   /**< batches made ahead; 0: 2 per worker */
     bool no_shuffle;                /**< keep the data set's order (evaluation) */
-    bool drop_last;                 /**< leave out a shorter last batch */
+    bool drop_last;                 /**< leave out a shorter last batch; ARGUMENT if no batch is left */
     uint64_t seed;                  /**< governs order and augmentation */
     bool flip;                      /**< mirror left-right with probability 1/2 */
     int crop_padding;               /**< pad with zeros (after normalisation) by this many pixels and crop back at a
@@ -113,7 +113,7 @@ typedef struct tw_batch {
  *  (seed, e); flip and crop of a sample are drawn from (seed, epoch, sample): neither depends on workers, prefetch or
  *  batch size. */
 TW_API TW_WARN_UNUSED tw_status tw_loader_create(tw_loader **out, const tw_dataset *dataset, const tw_loader_options *options);
-/** Frees a loader and stops its workers. NULL is fine. */
+/** Frees a loader, before its data set, and stops its workers. NULL is fine. */
 TW_API void tw_loader_destroy(tw_loader *loader);
 /** Batches an epoch. */
 TW_API int64_t tw_loader_count(const tw_loader *loader);

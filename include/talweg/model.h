@@ -21,7 +21,7 @@ typedef struct tw_value tw_value;
 
 /** An empty model. The caller owns *out. */
 TW_API TW_WARN_UNUSED tw_status tw_model_create(tw_model **out, tw_context *context);
-/** Frees a model; its programs and trainers must be gone before. NULL is fine. */
+/** Frees a model, before its context; its programs, trainers and plans must be gone before. NULL is fine. */
 TW_API void tw_model_destroy(tw_model *model);
 
 typedef struct tw_model_options {

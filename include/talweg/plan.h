@@ -73,7 +73,7 @@ typedef struct tw_plan_options {
  *  for a context that runs; OUT_OF_MEMORY where options' memory_limit or the context's device_memory_limit is too
  *  small. */
 TW_API TW_WARN_UNUSED tw_status tw_plan_create(tw_plan **out, tw_model *model, const tw_plan_options *options);
-/** Frees a plan. NULL is fine. */
+/** Frees a plan, before its model. NULL is fine. */
 TW_API void tw_plan_destroy(tw_plan *plan);
 
 /** Memory of the device at the moment when most is held, in bytes. The parts add up to peak_bytes, which is what

@@ -84,7 +84,7 @@ typedef struct tw_program_options {
  *  Where memory runs out under a memory_limit, the arena may be gone: the next program that is fed or run asks for it
  *  again. Errors: ARGUMENT, STATE, OUT_OF_MEMORY, UNSUPPORTED. */
 TW_API TW_WARN_UNUSED tw_status tw_program_create(tw_program **out, tw_model *model, int64_t batch, const tw_program_options *options);
-/** Frees a program. NULL is fine. */
+/** Frees a program, before its model. NULL is fine. */
 TW_API void tw_program_destroy(tw_program *program);
 /** The batch size it was compiled for. */
 TW_API int64_t tw_program_get_batch(const tw_program *program);
@@ -97,8 +97,8 @@ TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
 /** Feeds an input value: the whole batch, row-major in logical N,C,H,W order. Inputs take f32, f16, bf16 or u8; labels
  *  i32, i64 or u8.
  *  Values are taken as they are: u8 as 0 .. 255, neither divided nor normalised, which a trainer does with the sets it
- *  is given (tw_trainer_get_normalization). count is the number of elements. Errors: ARGUMENT naming the value, what it
- *  wants and what was given; LABEL for an i64 beyond i32. */
+ *  is given (tw_model_get_normalization tells how). count is the number of elements. Errors: ARGUMENT naming the
+ *  value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
 /** Runs everything: forward, losses, and in training backward and update. With a source it takes the next `batch`
  *  samples of its order.

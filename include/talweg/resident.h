@@ -18,7 +18,8 @@ typedef struct tw_resident tw_resident;
  *  Errors: ARGUMENT, OVERFLOW, OUT_OF_MEMORY; UNSUPPORTED for 2^31-1 samples or more. */
 TW_API TW_WARN_UNUSED tw_status tw_resident_create(tw_resident **out, tw_context *context, tw_dtype dtype, const void *images, int64_t count,
                                                    int channels, int height, int width, const int32_t *labels);
-/** Frees a resident set; programs that gather from it must be gone, or gather from another one. NULL is fine. */
+/** Frees a resident set, before its context; programs that gather from it must be gone, or gather from another one.
+ *  NULL is fine. */
 TW_API void tw_resident_destroy(tw_resident *resident);
 /** Number of samples. */
 TW_API int64_t tw_resident_count(const tw_resident *resident);

@@ -34,7 +34,7 @@
  *
  * Ownership: what comes out through `**out`, the first argument, belongs to the caller, who gives it back with the
  * matching destroy. A returned pointer is borrowed. destroy(NULL) is fine. On failure *out is NULL and inputs are
- * untouched. What was made from an object must be gone before the object.
+ * untouched. What was made from an object must be gone before the object, all of it before its context.
  *
  * Threads: a context and all that was made from it belong to one thread at a time. Contexts are independent.
  *

@@ -23,7 +23,8 @@ TW_API TW_WARN_UNUSED tw_status tw_tensor_create_from(tw_tensor **out, tw_contex
  *  4x32-10 keyed by seed, element i drawn from counter i: the same on every machine and for any number of threads. */
 TW_API TW_WARN_UNUSED tw_status tw_tensor_create_random(tw_tensor **out, tw_context *context, int rank, const int64_t *dims, tw_random kind, float a, float b, uint64_t seed);
 
-/** Frees a tensor or view. Memory shared with views lives until the last of them is gone. NULL is fine. */
+/** Frees a tensor or view, before its context. Memory shared with views lives until the last of them is gone. NULL is
+ *  fine. */
 TW_API void tw_tensor_destroy(tw_tensor *tensor);
 
 /** Element type. */

@@ -51,7 +51,7 @@ typedef enum tw_on_out_of_memory {
 typedef struct tw_trainer_options {
     size_t size;
     int epochs;                     /**< 0: 1; INT_MAX: until stopped */
-    int batch;                      /**< 0: 64 */
+    int batch;                      /**< 0: 64. More than the training set has: one update an epoch, with all samples */
     tw_optimizer_options optimizer; /**< size may stay 0; kind SGD and no momentum by default. schedule.total 0: all
                                          updates of fit */
     double warmup_epochs;           /**< adds to schedule.warmup */
@@ -60,7 +60,8 @@ typedef struct tw_trainer_options {
                                          batches there; one that the device has no room for beside the programs is
                                          streamed (same numbers; a log line says so) */
     bool no_shuffle;
-    bool drop_last;                 /**< leave out a shorter last batch in training */
+    bool drop_last;                 /**< leave out a shorter last batch in training; fit refuses it (ARGUMENT) where no
+                                         batch is left */
     bool flip;                      /**< as tw_loader_options */
     int crop_padding;
     tw_normalization normalization; /**< channels 0: the model's, or, where it has none, measured on the training set at
@@ -111,7 +112,7 @@ typedef struct tw_trainer_options {
  *  into any other as many numbers, in C,H,W order. Errors: STATE, ARGUMENT (also for a model that needs a second input,
  *  or has other values under the trainer's names), SHAPE (the output is not [N, classes]). */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_create(tw_trainer **out, tw_model *model, const tw_trainer_options *options);
-/** Frees a trainer. NULL is fine. */
+/** Frees a trainer, before its model. NULL is fine. */
 TW_API void tw_trainer_destroy(tw_trainer *trainer);
 
 /** Trains for the options' epochs; test may be NULL. Returns TW_OK, TW_STOPPED if a stop was asked for (the model keeps
@@ -149,8 +150,8 @@ TW_API TW_WARN_UNUSED tw_status tw_trainer_save(const tw_trainer *trainer, const
  *  evaluation, callbacks and threads may differ.
  *  Where it cannot be exact, because machine, library or plan are others, the log warns and tw_trainer_is_exact says
  *  so.
- *  Errors: FILE; FORMAT; MISMATCH (names the options or tensors that differ, with both values); STATE in a callback.
- *  The trainer is unchanged then. */
+ *  Errors: FILE (not there, or cannot be read: to tell a first start, look for the file); FORMAT; MISMATCH (names the
+ *  options or tensors that differ, with both values); STATE in a callback. The trainer is unchanged then. */
 TW_API TW_WARN_UNUSED tw_status tw_trainer_load(tw_trainer *trainer, const char *path);
 /** Is what was learned, as far as is known, byte for byte what one fit without interruption would have learned? Machine
  *  and library are compared by tw_trainer_load, the plan and the schedule's length when fit begins; weights changed in

@@ -9,8 +9,8 @@ usage: examples/quickstart.sh [--seed N] [--help] [other options of the digits p
 Installs what is missing (Debian, Ubuntu; as root or with sudo), builds Talweg into build/ and trains a small
 convolutional network on 1,201 handwritten digits. At the end: its accuracy on 596 others, the saved model, the
 training history and a picture of the learning curve, all in build/digits/. The other example programs are built too.
-Compiling takes about two minutes on two processors, training a second or two. What was built can be installed:
-cmake --install build --prefix PREFIX.
+Compiling takes about two minutes on two idle processors, training a few seconds. What was built can be installed:
+cmake --install build --prefix PREFIX
 
   --seed N    the seed of weights, order and dropout
   --help      this text; build/bin/digits --help, once built, lists all options

@@ -79,9 +79,15 @@ END
     [ "$($library/build/host)" = "$version" ] || fail "CMake, $library: not the version of pkg-config, $version"
 done
 
-# An absolute library directory, as some distributions set it, stays as it is. Compiling and linking only leave an empty file.
-printf '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: >"$2"\n' >empty
+# Stands for compiling and for linking, and leaves an empty file.
+cat >empty <<'END'
+#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+: >"$2"
+END
 chmod +x empty
+
+# An absolute library directory, as some distributions set it, stays as it is.
 quietly cmake -S "$TALWEG_SOURCE_DIR" -B absolute -DCMAKE_C_COMPILER="$TALWEG_CC" -DCMAKE_INSTALL_LIBDIR="$work/lib 64" \
               -DTALWEG_TESTS=OFF -DTALWEG_CUDA=OFF -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
               -DCMAKE_C_COMPILER_LAUNCHER="$work/empty" -DCMAKE_C_LINKER_LAUNCHER="$work/empty"

@@ -106,4 +106,5 @@ try passes readme
 try passes readme README.md 'more\n```c\nint x = unknown;\n```'
 try fails  readme README.md '```c\nint main(void) { return tw_unknown(); }\n```'
 try fails  readme README.md '```c\nint main(void) { int unused; return 0; }\n```'
+try fails  readme README.md '```c\nint main(void) { return 1; }\n```'
 exit $failures

@@ -29,6 +29,8 @@ static void refuses_options_and_models(void **state) {
         {{.evaluate_every = -1}, "evaluate_every is -1"},
         {{.warmup_epochs = NAN}, "warmup_epochs is nan"},
         {{.label_smoothing = 1.5f}, "label_smoothing is 1.5"},
+        {{.on_non_finite = TW_NON_FINITE_IGNORE}, "TW_NON_FINITE_IGNORE is for programs"},
+        {{.on_non_finite = (tw_non_finite)4}, "on_non_finite 4 is none of"},
         {{.optimizer = {.momentum = 1}}, "momentum 1"},
         {{.optimizer = {.schedule = {.warmup = INT64_MAX}}, .warmup_epochs = 1},
          "schedule.warmup is 9223372036854775807"},

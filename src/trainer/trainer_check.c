@@ -30,6 +30,10 @@ static tw_status check_optimizer(const tw_trainer_options *o) {
 
 static tw_status check_guard(const tw_trainer_options *o) {
     tw_loss_scaling filled;
+    if (o->on_non_finite == TW_NON_FINITE_IGNORE)
+        return TWI_FAIL(TW_ERROR_ARGUMENT,
+                        "on_non_finite: TW_NON_FINITE_IGNORE is for programs, since a trainer always looks; give it "
+                        "TW_NON_FINITE_STOP, TW_NON_FINITE_SKIP or TW_NON_FINITE_ROLL_BACK");
     if (o->on_non_finite < TW_NON_FINITE_STOP || o->on_non_finite > TW_NON_FINITE_ROLL_BACK)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "on_non_finite %d is none of TW_NON_FINITE_...", (int)o->on_non_finite);
     if (o->snapshot_every < 0)

@@ -343,6 +343,7 @@ static void damaged_files_are_an_error_or_a_state(void **state) {
     for (size_t cut = 0; cut < size; cut += cut < header + 64 ? 1 : 61) {
         run_write(path, saved, cut);
         try_damaged(&r, before, before_size, &loaded);
+        assert_non_null(strstr(tw_last_error(), "cut off: get the file again"));
     }
     assert_int_equal(loaded, 0);
     srand(1);

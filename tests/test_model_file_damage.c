@@ -288,6 +288,8 @@ static void test_every_truncation_is_refused(void **state) {
     while (size-- > 0) {
         assert_int_equal(truncate(path_of("small.safetensors"), (off_t)size), 0);
         assert_false(opens());
+        if (!strstr(tw_last_error(), "cut off: get the file again"))
+            fail_msg("%zu bytes: \"%s\" does not say what to do", size, tw_last_error());
     }
 }
 

@@ -62,7 +62,7 @@ static const struct refused {
     {"{" W("F32", "[2,3]", "[0,24]") A("[2]", "[28,36]") "}", 36, {"'a'", "hole"}},
     {"{" W("F32", "[2,3]", "[8,32]") "}", 32, {"'w'", "hole"}},
     {"{" W("F32", "[2,3]", "[0,24]") "}", 40, {"16 bytes", "behind the last tensor"}},
-    {"{}", 1, {"1 bytes", "behind the last tensor"}},
+    {"{}", 1, {"1 byte lies behind the last tensor", ""}},
     /* shapes */
     {"{" W("F32", "[2,3]", "[0,20]") "}", 20, {"'w'", "20 bytes, its shape and type need 24"}},
     {"{" W("F16", "[2,3]", "[0,24]") "}", 24, {"'w'", "24 bytes, its shape and type need 12"}},
@@ -217,7 +217,9 @@ static void test_lengths_that_lie_are_refused(void **state) {
     tw_context_set_memory_limit(context,
                                 tw_context_get_memory(context).bytes + 4096); /* nothing is taken on their word */
     put_bytes(longer, sizeof longer);
-    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "a header of 3 bytes in a file of 10");
+    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "ends inside its header: it has 10 bytes, of at least 11");
+    put_bytes((const unsigned char *)"hello\0\0\0, world", 15);
+    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "is no safetensors file");
     put_bytes(huge, sizeof huge);
     CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "a header of 9223372036854775808 bytes");
     put_bytes(wrapping, sizeof wrapping);
@@ -225,9 +227,9 @@ static void test_lengths_that_lie_are_refused(void **state) {
     put_bytes(none, sizeof none);
     CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "expected '{'");
     put_bytes(none, 7);
-    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "7 bytes are too few");
+    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "ends after 7 bytes");
     put_bytes(none, 0);
-    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "0 bytes are too few");
+    CHECK_FAILS(open_file(&file), TW_ERROR_FORMAT, "is empty");
     tw_context_set_memory_limit(context, 0);
 }
 
@@ -317,6 +319,8 @@ static void test_cut_anywhere(void **state) {
     for (size_t size = 0; size < sizeof torch_f16; size++) {
         put_bytes(torch_f16, size);
         assert_false(opens_consistent(size));
+        if (!strstr(tw_last_error(), "cut off: get the file again"))
+            fail_msg("%zu bytes: \"%s\" does not say what to do", size, tw_last_error());
     }
     put_bytes(torch_f16, sizeof torch_f16);
     assert_true(opens_consistent(sizeof torch_f16));

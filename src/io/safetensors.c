@@ -83,7 +83,8 @@ static const twi_json_member members[] = {
 
 static tw_status check_entry(const parser *p, const twi_tensor_entry *entry) {
     if (entry->begin > entry->end) return bad(p, "its range ends before it begins");
-    if (entry->end > p->data_bytes) return bad(p, "its range ends beyond the end of the file");
+    if (entry->end > p->data_bytes)
+        return bad(p, "its range ends beyond the end of the file, which may have been cut off: get the file again");
     uint64_t bytes = tw_dtype_size(entry->dtype);
     for (int i = 0; i < entry->shape.rank; i++)
         if (__builtin_mul_overflow(bytes, (uint64_t)entry->shape.dim[i], &bytes)) return bad(p, "its shape overflows");
@@ -163,8 +164,8 @@ static tw_status check_all(const parser *p, twi_tensor_entry **sorted) {
         at = sorted[i]->end;
     }
     if (at != p->data_bytes)
-        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes lie behind the last tensor", p->json.where,
-                        (unsigned long long)(p->data_bytes - at));
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu %s behind the last tensor", p->json.where,
+                        (unsigned long long)(p->data_bytes - at), p->data_bytes - at == 1 ? "byte lies" : "bytes lie");
     return TW_OK;
 }
 
@@ -219,6 +220,21 @@ tw_status twi_tensor_file_read_at(const twi_tensor_file *file, uint64_t offset, 
     return TW_OK;
 }
 
+/* A header longer than the file: one that was cut off begins as its header does. Others are something else. */
+static tw_status refuse_length(const twi_tensor_file *file, uint64_t length, uint64_t size) {
+    char first = '{';
+    if (size > LENGTH_BYTES) TWI_TRY(twi_tensor_file_read_at(file, LENGTH_BYTES, &first, 1));
+    if (length <= HEADER_MAX && first == '{')
+        return TWI_FAIL(TW_ERROR_FORMAT,
+                        "%s: ends inside its header: it has %llu bytes, of at least %llu, so it may have been cut off: get "
+                        "the file again",
+                        file->path, (unsigned long long)size, (unsigned long long)(LENGTH_BYTES + length));
+    return TWI_FAIL(TW_ERROR_FORMAT,
+                    "%s: is no safetensors file: its first 8 bytes give a header of %llu bytes in a file of %llu: give "
+                    "the right one",
+                    file->path, (unsigned long long)length, (unsigned long long)size);
+}
+
 static tw_status open_checked(twi_tensor_file *file) {
     struct stat info;
     unsigned char length_bytes[LENGTH_BYTES];
@@ -229,15 +245,16 @@ static tw_status open_checked(twi_tensor_file *file) {
         return TWI_FAIL(TW_ERROR_FILE, "%s: cannot open: %s", file->path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return TWI_FAIL(TW_ERROR_FILE, "%s: is not a regular file", file->path);
     uint64_t size = (uint64_t)info.st_size;
+    if (!size)
+        return TWI_FAIL(TW_ERROR_FORMAT, "%s: is empty, so it may have been cut off: get the file again", file->path);
     if (size < LENGTH_BYTES)
-        return TWI_FAIL(TW_ERROR_FORMAT, "%s: %llu bytes are too few for a safetensors file", file->path,
-                        (unsigned long long)size);
+        return TWI_FAIL(TW_ERROR_FORMAT,
+                        "%s: ends after %llu byte%s, too few for a safetensors file, so it may have been cut off: get the file "
+                        "again",
+                        file->path, (unsigned long long)size, size == 1 ? "" : "s");
     TWI_TRY(twi_tensor_file_read_at(file, 0, length_bytes, LENGTH_BYTES));
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | length_bytes[i];
-    if (length > HEADER_MAX || length > size - LENGTH_BYTES)
-        return TWI_FAIL(TW_ERROR_FORMAT,
-                        "%s: is no safetensors file: its first 8 bytes give a header of %llu bytes in a file of %llu",
-                        file->path, (unsigned long long)length, (unsigned long long)size);
+    if (length > HEADER_MAX || length > size - LENGTH_BYTES) return refuse_length(file, length, size);
     file->data_offset = LENGTH_BYTES + length;
     char *json;
     TWI_TRY(twi_get(file->memory, &json, (size_t)length, 1, "safetensors header"));

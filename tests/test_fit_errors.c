@@ -32,6 +32,8 @@ static void refuses_options_and_models(void **state) {
         {{.on_non_finite = TW_NON_FINITE_IGNORE}, "TW_NON_FINITE_IGNORE is for programs"},
         {{.on_non_finite = (tw_non_finite)4}, "on_non_finite 4 is none of"},
         {{.optimizer = {.momentum = 1}}, "momentum 1"},
+        {{.optimizer = {.size = 3}}, "tw_trainer_create: optimizer: the struct's size field is 3, expected"},
+        {{.optimizer = {.size = sizeof(tw_optimizer_options) - 8}}, "optimizer: the struct's size field is"},
         {{.optimizer = {.schedule = {.warmup = INT64_MAX}}, .warmup_epochs = 1},
          "schedule.warmup is 9223372036854775807"},
         {{.workers = -1}, "tw_trainer_create: workers is -1"},

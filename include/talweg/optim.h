@@ -31,7 +31,8 @@ typedef struct tw_schedule {
 } tw_schedule;
 
 typedef struct tw_optimizer_options {
-    size_t size;
+    size_t size; /**< as in every options struct, which TW_OPTIONS and _INIT see to: tw_program_create and
+                      tw_schedule_rate need it. Within tw_trainer_options it may stay 0 */
     tw_optimizer_kind kind;
     double learning_rate; /**< the peak; 0: 0.01 for SGD, 0.001 for AdamW */
     float momentum;       /**< SGD; 0: none */

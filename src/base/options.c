@@ -6,13 +6,16 @@
 /* No options struct comes near this; a size above it is a field that was never set. */
 #define SIZE_MAX_PLAUSIBLE 65536u
 
+static tw_status refuse_size(size_t size, size_t expected, const char *what) {
+    return TWI_FAIL(TW_ERROR_ARGUMENT,
+                    "%s: the struct's size field is %zu, expected %zu as this library was built; fill the struct "
+                    "with TW_OPTIONS(...) or its _INIT value, which set the field",
+                    what, size, expected);
+}
+
 static tw_status read_size(size_t *out, const void *sized, size_t expected, const char *what) {
     memcpy(out, sized, sizeof *out);
-    if (*out < sizeof *out || *out > SIZE_MAX_PLAUSIBLE)
-        return TWI_FAIL(TW_ERROR_ARGUMENT,
-                        "%s: the struct's size field is %zu, expected %zu as this library was built; fill the struct "
-                        "with TW_OPTIONS(...) or its _INIT value, which set the field",
-                        what, *out, expected);
+    if (*out < sizeof *out || *out > SIZE_MAX_PLAUSIBLE) return refuse_size(*out, expected, what);
     return TW_OK;
 }
 
@@ -35,4 +38,8 @@ tw_status twi_options_write(void *out, const void *in, size_t in_size, const cha
     memcpy(out, in, smaller(size, in_size));
     memcpy(out, &size, sizeof size);
     return TW_OK;
+}
+
+tw_status twi_options_check_within(size_t size, size_t expected, const char *what) {
+    return size && size != expected ? refuse_size(size, expected, what) : TW_OK;
 }

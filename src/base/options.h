@@ -18,4 +18,8 @@ tw_status twi_options_read(void *out, size_t out_size, const void *in, const cha
  * have. The size stays, and what only the caller knows of stays as it was. Errors: TW_ERROR_ARGUMENT as above. */
 tw_status twi_options_write(void *out, const void *in, size_t in_size, const char *what);
 
+/* A struct that lies within another, whose size field says `size`: 0 where it was left out. Whoever made the outer struct
+ * has placed what follows by the inner one's size, so no other than the library's own will do. Errors: TW_ERROR_ARGUMENT. */
+tw_status twi_options_check_within(size_t size, size_t expected, const char *what);
+
 #endif

@@ -1,6 +1,7 @@
 /* What a trainer is made of: whether its options and its model will do. Everything that can be known before there is
  * data is looked at here; feed.c looks at the data. */
 #include "trainer.h"
+#include "base/options.h"
 #include "data/sampler.h"
 #include "program/program.h"
 #include "program/update.h"
@@ -20,6 +21,7 @@ static const int64_t most_warmup = 1000000000000000;
 
 static tw_status check_optimizer(const tw_trainer_options *o) {
     tw_optimizer_options optimizer = o->optimizer;
+    TWI_TRY(twi_options_check_within(o->optimizer.size, sizeof o->optimizer, "optimizer"));
     if (!optimizer.schedule.total) optimizer.schedule.total = INT64_MAX; /* fit knows how many updates there will be */
     TWI_TRY(twi_optimizer_check(&optimizer));
     if (optimizer.schedule.warmup > most_warmup)

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 
 #define ADAM \
     { .kind = TW_ADAMW, .learning_rate = 0.02 }
@@ -166,6 +167,36 @@ static void refuses_calls_that_come_too_early(void **state) {
     tw_trainer_destroy(NULL);
     tw_model_destroy(model);
     tw_dataset_destroy(data);
+}
+
+static void note_warning(void *user, tw_log_level level, const char *line) {
+    if (level == TW_LOG_WARNING) snprintf(user, 512, "%s%s;", strlen(user) < 256 ? (char *)user : "", line);
+}
+
+/* The loss takes logits: probabilities for them are warned of, once a trainer, and nothing else is. */
+static void warns_of_a_softmax_at_the_end(void **state) {
+    (void)state;
+    char warned[512] = "";
+    tw_context *context;
+    CHECK_OK(tw_context_create(&context, check_device_or_cpu(),
+                               TW_OPTIONS(context, .log_level = TW_LOG_WARNING, .log = note_warning, .log_user = warned)));
+    tw_dataset *data = task_data(context, 6, 1);
+    for (int ends = 0; ends < 2; ends++) {
+        tw_model *model;
+        CHECK_OK(tw_model_create(&model, context));
+        tw_value *x = tw_dense(model, tw_input(model, 1, TASK_SIDE, TASK_SIDE), TASK_CLASSES, NULL);
+        CHECK_OK(tw_model_build(model, ends ? tw_softmax(model, x) : x, NULL));
+        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .batch = 4));
+        for (int fits = 0; fits < 2; fits++) CHECK_OK(tw_trainer_fit(trainer, data, NULL));
+        const char *first = strstr(warned, "'softmax1'");
+        assert_int_equal(first != NULL, ends);
+        if (first) assert_non_null(strstr(first, "leave it out"));
+        if (first) assert_null(strstr(first + 1, "'softmax1'"));
+        tw_trainer_destroy(trainer);
+        tw_model_destroy(model);
+    }
+    tw_dataset_destroy(data);
+    tw_context_destroy(context);
 }
 
 /* ---- data ---- */
@@ -403,6 +434,7 @@ int main(void) {
         with_context(refuses_a_model_with_a_second_input),
         with_context(refuses_names_that_are_taken),
         with_context(refuses_calls_that_come_too_early),
+        with_context(warns_of_a_softmax_at_the_end),
         with_context(refuses_labels_outside),
         with_context(refuses_samples_that_do_not_fit),
         with_context(a_loss_that_is_not_finite_changes_nothing),

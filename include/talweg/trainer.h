@@ -1,5 +1,6 @@
 /* Talweg: the trainer. Runs epochs over data sets, measures, calls back, keeps a history. Everything it does can also
- * be done by hand with tw_loader and tw_program. For classifiers: the model's output are logits [N, classes]. */
+ * be done by hand with tw_loader and tw_program. For classifiers: the model's output are logits [N, classes]. They take
+ * no softmax at the end, since the loss, a cross-entropy, does that itself: fit logs a warning where there is one. */
 #ifndef TALWEG_TRAINER_H
 #define TALWEG_TRAINER_H
 

@@ -419,6 +419,7 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     TWI_TRY(twi_trainer_check_data(trainer, train, true, "the training set"));
     if (test) TWI_TRY(twi_trainer_check_data(trainer, test, true, "the test set"));
     TWI_TRY(twi_checkpoint_check(trainer));
+    twi_trainer_warn(trainer);
     const twi_position start = trainer->loaded ? trainer->position : new_position(trainer);
     const int countable = INT_MAX - start.first_epoch; /* of INT_MAX epochs some may have been done */
     f->progress.epoch = start.epoch;

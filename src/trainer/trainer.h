@@ -89,6 +89,7 @@ struct tw_trainer {
     char *checkpoint;        /* where fit writes it; NULL: nowhere */
     tw_precision_rule *rules; /* the options', copied, with their names behind them */
     bool fitting;
+    bool warned; /* twi_trainer_warn */
     atomic_bool stop; /* written by signal handlers and other threads */
 };
 
@@ -109,6 +110,8 @@ static inline bool twi_trainer_only_plans(const tw_trainer *trainer) {
 
 /* Will these options and this model do? Errors: STATE, ARGUMENT, SHAPE. */
 tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *options);
+/* Logs, once a trainer, what fits and is a mistake all the same. */
+void twi_trainer_warn(tw_trainer *trainer);
 
 /* ---- programs.c ---- */
 

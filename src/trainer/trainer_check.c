@@ -6,6 +6,8 @@
 #include "program/program.h"
 #include "program/update.h"
 
+#include <string.h>
+
 static tw_status refuse(const char *field, double value, const char *range) {
     return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_trainer_create: %s is %g; give %s", field, value, range);
 }
@@ -137,4 +139,14 @@ tw_status twi_trainer_check(const tw_model *model, const tw_trainer_options *opt
     TWI_TRY(check_model(model));
     TWI_TRY(check_precision(model, options));
     return check_samples(tw_model_get_input(model), options);
+}
+
+void twi_trainer_warn(tw_trainer *trainer) {
+    const tw_value *output = tw_model_get_output(trainer->model);
+    if (trainer->warned || !output->producer || strcmp(output->producer->op->name, "softmax") != 0) return;
+    trainer->warned = true;
+    twi_log_line(&tw_model_get_context(trainer->model)->log, TW_LOG_WARNING,
+                 "fit: the model's last op is softmax '%s', but the loss takes logits and does a softmax itself: over "
+                 "probabilities it learns badly; leave it out",
+                 output->name);
 }

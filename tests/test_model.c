@@ -92,6 +92,7 @@ BUILDER(foreign_relu, tw_relu(m, foreign))
 BUILDER(foreign_conv, CONV(m, foreign, .padding = 1))
 BUILDER(foreign_add, tw_add(m, x, foreign))
 BUILDER(options_size_0, tw_conv2d(m, x, 4, 3, &(tw_conv2d_options){.name = "c"}))
+BUILDER(lenet_narrow, tw_zoo_lenet5(m, tw_input(m, 1, 28, 11), 10))
 BUILDER(lenet_small, tw_zoo_lenet5(m, tw_input(m, 1, 8, 8), 10))
 BUILDER(resnet_width, tw_zoo_resnet20(m, x, 10, TW_OPTIONS(resnet, .width = -1)))
 BUILDER(resnet_wide, tw_zoo_resnet50(m, x, 10, TW_OPTIONS(resnet, .width = INT64_MAX)))
@@ -174,7 +175,8 @@ static const struct failure {
     ROW(foreign_conv, "'c", "another model"),
     ROW(foreign_add, "add 'add1'", "input 1, 'input1', belongs to another model"),
     ROW(options_size_0, "conv2d", "size"),
-    ROW(lenet_small, "conv2", "larger than the padded input"),
+    ROW(lenet_small, "tw_zoo_lenet5", "at least 12 x 12, got 8 x 8"),
+    ROW(lenet_narrow, "tw_zoo_lenet5", "at least 12 x 12, got 28 x 11"),
     ROW(resnet_width, "resnet", "width -1"),
     ROW(resnet_wide, "resnet", "width"),
     ROW(mlp_null, "tw_zoo_mlp", "NULL"),
@@ -323,6 +325,23 @@ static void test_names_are_pytorchs(void **state) {
     assert_state(resnet50, resnet50_state, resnet50_weights, 1000);
 }
 
+static tw_value *least_lenet5(tw_model *m) { return tw_zoo_lenet5(m, tw_input(m, 1, 12, 12), 10); }
+static tw_value *least_resnet20(tw_model *m) { return tw_zoo_resnet20(m, tw_input(m, 3, 1, 1), 10, NULL); }
+static tw_value *least_resnet18(tw_model *m) { return tw_zoo_resnet18(m, tw_input(m, 3, 1, 1), 10, NULL); }
+static tw_value *least_resnet50(tw_model *m) { return tw_zoo_resnet50(m, tw_input(m, 3, 1, 1), 10, NULL); }
+
+/* What is refused as too small is: LeNet-5 alone has a least size of images, and takes that. */
+static void test_networks_take_the_smallest_images(void **state) {
+    (void)state;
+    tw_value *(*const add[])(tw_model *) = {least_lenet5, least_resnet20, least_resnet18, least_resnet50};
+    for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
+        tw_model *model;
+        CHECK_OK(tw_model_create(&model, task_context));
+        if (!add[i](model)) fail_msg("network %zu: %s", i, tw_last_error());
+        tw_model_destroy(model);
+    }
+}
+
 static void test_scopes_and_automatic_names(void **state) {
     (void)state;
     tw_model *model;
@@ -361,6 +380,7 @@ int main(void) {
         with_context(test_building_at_the_wrong_time),
         with_context(test_null_arguments),
         with_context(test_names_are_pytorchs),
+        with_context(test_networks_take_the_smallest_images),
         with_context(test_scopes_and_automatic_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,7 +59,7 @@ expect 1 --model lenet --device voodoo2 && says err "no card 'voodoo2' is known"
 expect 1 --model lenet --device cuda:0 && says err 'no NVIDIA driver' && silent out
 expect 1 --model /nowhere/model.safetensors --device cpu && says err '/nowhere/model.safetensors' && silent out
 expect 1 --model lenet --device /nowhere/card.json && says err '/nowhere/card.json: cannot be opened' && silent out
-expect 1 --model lenet --input 1x4x4 --device t4 && says err 'conv' && silent out
+expect 1 --model lenet --input 1x4x4 --device t4 && says err 'at least 12 x 12, got 4 x 4' && silent out
 
 # ---- a plan ----
 

@@ -32,7 +32,7 @@ static void refuses_options_and_models(void **state) {
         {{.label_smoothing = 1.5f}, "label_smoothing is 1.5"},
         {{.on_non_finite = TW_NON_FINITE_IGNORE}, "TW_NON_FINITE_IGNORE is for programs"},
         {{.on_non_finite = (tw_non_finite)4}, "on_non_finite 4 is none of"},
-        {{.optimizer = {.momentum = 1}}, "momentum 1"},
+        {{.optimizer = {.momentum = 1}}, "momentum is 1"},
         {{.optimizer = {.size = 3}}, "tw_trainer_create: optimizer: the struct's size field is 3, expected"},
         {{.optimizer = {.size = sizeof(tw_optimizer_options) - 8}}, "optimizer: the struct's size field is"},
         {{.optimizer = {.schedule = {.warmup = INT64_MAX}}, .warmup_epochs = 1},

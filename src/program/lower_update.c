@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 
 /* What a number may be; not-a-number never is. */
 typedef struct limit {
@@ -19,21 +20,24 @@ static double peak_rate(const tw_optimizer_options *o) {
 }
 
 static tw_status check_numbers(const tw_optimizer_options *o) {
-    const double below_1 = nextafterf(1, 0);
+    static const char *const finite = "a finite float, 0 or more", *const share = "0 or more and below 1";
+    const double below_1 = nextafterf(1, 0), peak = peak_rate(o);
+    char to_peak[64];
+    snprintf(to_peak, sizeof to_peak, "a number from 0 to the learning rate, %g", peak);
     const limit limits[] = {
-        {"learning_rate", o->learning_rate, 0, FLT_MAX, "0 .. finite"},
-        {"momentum", o->momentum, 0, below_1, "[0, 1)"},
-        {"beta1", o->beta1, 0, below_1, "[0, 1)"},
-        {"beta2", o->beta2, 0, below_1, "[0, 1)"},
-        {"epsilon", o->epsilon, 0, 1, "0 .. 1"},
-        {"weight_decay", o->weight_decay, 0, FLT_MAX, "0 .. finite"},
-        {"clip_norm", o->clip_norm, 0, FLT_MAX, "0 .. finite"},
-        {"schedule minimum", o->schedule.minimum, 0, peak_rate(o), "0 .. learning_rate"},
-        {"schedule factor", o->schedule.factor, 0, 1, "0 .. 1"},
+        {"learning_rate", o->learning_rate, 0, FLT_MAX, finite},
+        {"momentum", o->momentum, 0, below_1, share},
+        {"beta1", o->beta1, 0, below_1, share},
+        {"beta2", o->beta2, 0, below_1, share},
+        {"epsilon", o->epsilon, 0, 1, "a number from 0 to 1"},
+        {"weight_decay", o->weight_decay, 0, FLT_MAX, finite},
+        {"clip_norm", o->clip_norm, 0, FLT_MAX, finite},
+        {"schedule.minimum", o->schedule.minimum, 0, peak, to_peak},
+        {"schedule.factor", o->schedule.factor, 0, 1, "a number from 0 to 1"},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (!(limits[i].value >= limits[i].least && limits[i].value <= limits[i].most))
-            return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s %g is outside %s", limits[i].field, limits[i].value,
+            return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s is %g; it must be %s", limits[i].field, limits[i].value,
                             limits[i].range);
     return TW_OK;
 }

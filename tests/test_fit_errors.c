@@ -28,6 +28,7 @@ static void refuses_options_and_models(void **state) {
         {{.batch = -1}, "batch is -1"},
         {{.evaluation_batch = -2}, "evaluation_batch is -2"},
         {{.evaluate_every = -1}, "evaluate_every is -1"},
+        {{.checkpoint_every = 5}, "checkpoint_every is 5, but no `checkpoint` names a file"},
         {{.warmup_epochs = NAN}, "warmup_epochs is nan"},
         {{.label_smoothing = 1.5f}, "label_smoothing is 1.5"},
         {{.on_non_finite = TW_NON_FINITE_IGNORE}, "TW_NON_FINITE_IGNORE is for programs"},

@@ -156,6 +156,39 @@ static void options_make_the_same_rates(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) assert_refused(&rows[i].options, rows[i].says);
 }
 
+/* What the kind chosen does not use can only be a mistake; what the library would take for it anyway is none. */
+static void refuses_what_would_have_no_effect(void **state) {
+    (void)state;
+    static const struct {
+        tw_optimizer_options options;
+        const char *says;
+    } rows[] = {
+        {{.kind = TW_ADAMW, .momentum = 0.9f}, "momentum is for TW_SGD, but kind is TW_ADAMW"},
+        {{.kind = TW_ADAMW, .nesterov = true}, "nesterov is for TW_SGD, but kind is TW_ADAMW"},
+        {{.beta1 = 0.8f}, "beta1 is for TW_ADAMW, but kind is TW_SGD"},
+        {{.beta2 = 0.99f}, "beta2 is for TW_ADAMW, but kind is TW_SGD"},
+        {{.epsilon = 1e-6f}, "epsilon is for TW_ADAMW, but kind is TW_SGD"},
+        {{.nesterov = true}, "nesterov needs momentum above 0"},
+        {{.schedule = {.minimum = 1e-3}}, "schedule.minimum is for TW_SCHEDULE_COSINE"},
+        {{.schedule = {.kind = TW_SCHEDULE_STEP, .every = 2, .minimum = 1e-3}}, "schedule.minimum"},
+        {{.schedule = {.every = 2}}, "schedule.every is for TW_SCHEDULE_STEP"},
+        {{.schedule = {.kind = TW_SCHEDULE_COSINE, .total = 9, .factor = 0.5}}, "schedule.factor"},
+    };
+    static const tw_optimizer_options good[] = {
+        {.momentum = 0.9f, .nesterov = true, .weight_decay = 1e-4f, .schedule = {.total = 9}},
+        {.kind = TW_ADAMW, .beta1 = 0.8f, .beta2 = 0.99f, .epsilon = 1e-6f, .decay_all = true},
+        {.schedule = {.kind = TW_SCHEDULE_COSINE, .total = 9, .minimum = 1e-3}},
+        {.schedule = {.kind = TW_SCHEDULE_STEP, .total = 9, .every = 2, .factor = 0.5}},
+    };
+    double found;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) assert_refused(&rows[i].options, rows[i].says);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        tw_optimizer_options o = good[i];
+        o.size = sizeof o;
+        if (tw_schedule_rate(&o, 0, &found)) fail_msg("options %zu: %s", i, tw_last_error());
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warmup_and_cosine_join),
@@ -167,6 +200,7 @@ int main(void) {
         cmocka_unit_test(constant_stays),
         cmocka_unit_test(rates_rise_once_and_fall_once),
         cmocka_unit_test(options_make_the_same_rates),
+        cmocka_unit_test(refuses_what_would_have_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

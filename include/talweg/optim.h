@@ -30,6 +30,8 @@ typedef struct tw_schedule {
     double minimum;  /**< TW_SCHEDULE_COSINE: the last rate */
 } tw_schedule;
 
+/** What another kind than the chosen one takes, of optimizers as of schedules, has to be left out: it is refused, since it
+ *  would have no effect. */
 typedef struct tw_optimizer_options {
     size_t size; /**< as in every options struct, which TW_OPTIONS and _INIT see to: tw_program_create and
                       tw_schedule_rate need it. Within tw_trainer_options it may stay 0 */

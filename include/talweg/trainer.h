@@ -78,7 +78,8 @@ typedef struct tw_trainer_options {
                                          (tw_window_open); 0: 1. The last update of an epoch takes what is left, and
                                          counts its samples right. Schedules, on_step and stops go by updates */
     const char *checkpoint;         /**< fit writes a checkpoint to this file, when stopped too; NULL: nowhere */
-    int64_t checkpoint_every;       /**< updates between checkpoints; 0: one after every epoch */
+    int64_t checkpoint_every;       /**< updates between checkpoints; 0: one after every epoch. Only with
+                                         checkpoint */
     bool run_ahead;                 /**< with on_step on a GPU: the next steps may be under way when it is called. That
                                          keeps the device busy, but what the callback reads of the model is up to a few
                                          updates newer than its progress, a stop takes effect after those, and the model

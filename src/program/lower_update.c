@@ -42,17 +42,47 @@ static tw_status check_numbers(const tw_optimizer_options *o) {
     return TW_OK;
 }
 
+/* What was set for another kind than the one that was chosen: 0 is what everything is that was left out. */
+static tw_status check_used(const tw_optimizer_options *o) {
+    static const char *const kinds[] = {[TW_SGD] = "TW_SGD", [TW_ADAMW] = "TW_ADAMW"};
+    static const char *const schedules[] = {[TW_SCHEDULE_CONSTANT] = "TW_SCHEDULE_CONSTANT",
+                                            [TW_SCHEDULE_STEP] = "TW_SCHEDULE_STEP",
+                                            [TW_SCHEDULE_COSINE] = "TW_SCHEDULE_COSINE"};
+    const char *const kind = kinds[o->kind], *const schedule = schedules[o->schedule.kind];
+    const struct {
+        const char *field;
+        bool set;
+        const char *of, *chosen;
+    } fields[] = {
+        {"momentum", o->momentum != 0, kinds[TW_SGD], kind},
+        {"nesterov", o->nesterov, kinds[TW_SGD], kind},
+        {"beta1", o->beta1 != 0, kinds[TW_ADAMW], kind},
+        {"beta2", o->beta2 != 0, kinds[TW_ADAMW], kind},
+        {"epsilon", o->epsilon != 0, kinds[TW_ADAMW], kind},
+        {"schedule.every", o->schedule.every != 0, schedules[TW_SCHEDULE_STEP], schedule},
+        {"schedule.factor", o->schedule.factor != 0, schedules[TW_SCHEDULE_STEP], schedule},
+        {"schedule.minimum", o->schedule.minimum != 0, schedules[TW_SCHEDULE_COSINE], schedule},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].set && fields[i].of != fields[i].chosen)
+            return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s is for %s, but %skind is %s: leave it out, or choose that",
+                            fields[i].field, fields[i].of, fields[i].chosen == kind ? "" : "schedule.",
+                            fields[i].chosen);
+    return TW_OK;
+}
+
 tw_status twi_optimizer_check(const tw_optimizer_options *o) {
     if (o->kind != TW_SGD && o->kind != TW_ADAMW)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: kind %d is neither TW_SGD nor TW_ADAMW", (int)o->kind);
     TWI_TRY(check_numbers(o));
-    if (o->nesterov && (o->kind != TW_SGD || o->momentum <= 0))
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: nesterov needs TW_SGD with momentum above 0");
     const tw_schedule *s = &o->schedule;
     if (s->kind < TW_SCHEDULE_CONSTANT || s->kind > TW_SCHEDULE_COSINE)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule kind %d is none of TW_SCHEDULE_...", (int)s->kind);
     if (s->warmup < 0 || s->total < 0 || s->every < 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: schedule warmup, total and every must not be negative");
+    TWI_TRY(check_used(o));
+    if (o->nesterov && o->momentum <= 0)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: nesterov needs momentum above 0");
     if (s->kind == TW_SCHEDULE_COSINE && s->total == 0)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: a cosine schedule needs `total`, the number of updates in all");
     if (s->kind == TW_SCHEDULE_COSINE && s->total < s->warmup)

@@ -200,6 +200,34 @@ static void warns_of_a_softmax_at_the_end(void **state) {
     tw_context_destroy(context);
 }
 
+static void keep_lines(void *user, tw_log_level level, const char *line) {
+    (void)level;
+    char *kept = user;
+    snprintf(kept + strlen(kept), 4096 - strlen(kept), "%s\n", line);
+}
+
+static void logs_one_of_something_as_one(void **state) {
+    (void)state;
+    if (check_device()) skip();
+    char lines[4096] = "";
+    tw_context *context;
+    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 1, .log_level = TW_LOG_DEBUG,
+                                                           .log = keep_lines, .log_user = lines)));
+    tw_dataset *data = task_data(context, 1, 1);
+    tw_model *model = task_plain_model(context, 1);
+    for (int workers = 0; workers < 2; workers++) {
+        tw_trainer *trainer = trainer_of(model, TW_OPTIONS(trainer, .workers = workers));
+        CHECK_OK(tw_trainer_fit(trainer, data, NULL));
+        tw_trainer_destroy(trainer);
+    }
+    static const char *const said[] = {", 1 thread\n", "fit: 1 sample, ", ", 1 step an epoch, ", "feed: 1 sample, "};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (!strstr(lines, said[i])) fail_msg("no '%s' in\n%s", said[i], lines);
+    tw_model_destroy(model);
+    tw_dataset_destroy(data);
+    tw_context_destroy(context);
+}
+
 /* ---- data ---- */
 
 /* Every failing fit leaves the parameters, bit for bit, and the counters; then good data trains. */
@@ -436,6 +464,7 @@ int main(void) {
         with_context(refuses_names_that_are_taken),
         with_context(refuses_calls_that_come_too_early),
         with_context(warns_of_a_softmax_at_the_end),
+        cmocka_unit_test(logs_one_of_something_as_one),
         with_context(refuses_labels_outside),
         with_context(refuses_samples_that_do_not_fit),
         with_context(a_loss_that_is_not_finite_changes_nothing),

@@ -57,6 +57,7 @@ wrong 'a model file has its own' --model /nowhere/model.safetensors --input 1x8x
 expect 2 --model lenet --frobnicate && says err '--frobnicate' && silent out
 expect 1 --model lenet --device voodoo2 && says err "no card 'voodoo2' is known" && silent out
 expect 1 --model lenet --device cuda:0 && says err 'no NVIDIA driver' && silent out
+says err 'a card that is not here is planned for by its name, such as --device h200 (talweg plan --list-devices)'
 expect 1 --model /nowhere/model.safetensors --device cpu && says err '/nowhere/model.safetensors' && silent out
 expect 1 --model lenet --device /nowhere/card.json && says err '/nowhere/card.json: cannot be opened' && silent out
 expect 1 --model lenet --input 1x4x4 --device t4 && says err 'at least 12 x 12, got 4 x 4' && silent out
@@ -79,6 +80,7 @@ expect 0 --model lenet --device h200 --precision bf16 && says out 'of 4.80 TB/s 
 expect 0 --model lenet --device h200 --precision auto && says out 'batch 64, bf16 (auto), sgd' && says out '989 TFLOP/s in bf16 ('
 expect 0 --model lenet --device t4 --precision auto && says out 'batch 64, f32 (auto), sgd' && says out 'TFLOP/s in f32 (NVIDIA'
 expect 0 --model mlp --device t4 && says out 'mlp: 1 x 28 x 28, 10 classes, 102 k weights'
+expect 0 --model mlp --classes 1 --samples 1 --device t4 && says out 'mlp: 1 x 28 x 28, 1 class, ' && says out 'epoch of 1 sample '
 expect 0 --list-devices && says out 'rtx5090 ' && says out 'NVIDIA A100 80GB SXM data sheet'
 expect 0 --model lenet --gpus --batch 8 && says out 'b200 ' && says out 'epoch: give --samples'
 
@@ -106,12 +108,16 @@ needs() { # batch: bytes that it needs
         sed -nE 's/^ "memory": .*"peak": ([0-9]+),.*"overhead_estimate": ([0-9]+),.*/\1 + \2/p' | bc
 }
 expect 0 --model resnet20 --device t4 --vram 3GiB && says out 'fits in 3.00 GiB, as asked'
-batch=$(sed -nE 's/^largest batch in 3.00 GiB: ([0-9]+), .*/\1/p' "$work/out")
+batch=$(sed -nE 's/^largest batch in 3[.]0+ GiB: ([0-9]+), .*/\1/p' "$work/out")
 room=$((3 << 30))
 if [ -n "$batch" ] && command -v bc >/dev/null; then
     [ "$(needs "$batch")" -le $room ] || fail "batch $batch does not fit"
     [ "$(needs $((batch + 1)))" -gt $room ] || fail "batch $((batch + 1)) fits, too"
 fi
+# All in one unit, with as many digits as tell what fits from what does not.
+expect 0 --model lenet --device cpu --threads 2 --vram 1GB
+awk '/^largest batch in/ { gsub(/;/, ""); found = 1; exit !($5 == "MiB:" && $10 == "MiB" && $15 == "MiB" && $9 <= $4 && $14 > $4) }
+     END { if (!found) exit 1 }' "$work/out" || fail 'what a batch needs cannot be told from what the next one does'
 expect 1 --model resnet50 --device t4 --vram 600MB && says err 'not even a batch of 1 fits' && silent out
 expect 1 --model lenet --vram 2GiB && says err 'none here; name a card by --device' && silent out
 expect 0 --model lenet --device cpu --vram 50MB && says out 'fits in 47.7 MiB, as asked'

@@ -22,6 +22,9 @@ void twi_text_free(twi_text *text);
 #define TWI_QUANTITY_TEXT 32
 const char *twi_quantity(double value, const char *unit, char out[TWI_QUANTITY_TEXT]);
 
+/* What follows the noun that was counted: "1 sample", "2 samples". */
+static inline const char *twi_plural(int64_t count) { return count == 1 ? "" : "s"; }
+
 /* Numbers as the C locale writes and reads them, for this thread, whatever the program's locale is: until leave gets
  * what enter returned. */
 void *twi_plain_numbers_enter(void);

@@ -67,8 +67,6 @@ static double rate_of(double amount, double seconds) { return seconds > 0 ? 1e-9
 
 /* ---- text ---- */
 
-static const char *plural(int count) { return count == 1 ? "" : "s"; }
-
 /* Of steps without arithmetic there is no rate to tell. */
 static const char *flops_text(double flops, double seconds, char out[16]) {
     snprintf(out, 16, flops > 0 ? "%.1f" : "-", rate_of(flops, seconds));
@@ -99,7 +97,7 @@ static void tell_steps(const twi_bench_result *r, const accounts *a) {
     }
     if (a->constant)
         printf("\nand %d step%s of parameters alone, run once while those stay as they are\n", a->constant,
-               plural(a->constant));
+               twi_cli_plural(a->constant));
 }
 
 /* Steps of a kernel and an implementation together, those that take longest first. */
@@ -143,8 +141,8 @@ static void tell_kernels(accounts *a) {
 static void tell_sum(const twi_bench_result *r, const accounts *a) {
     printf("\nin the quietest %.3g s of %lld run%s steps are %.1f %% of what the %d thread%s had; the rest is waiting, "
            "copying in and the clocks, with which the best run took %.2f times as long\n",
-           r->timed.seconds, (long long)r->timed.runs, plural((int)r->timed.runs), percent(a->spent, a->available),
-           r->all.threads, plural(r->all.threads), r->timed.best / r->plain.best);
+           r->timed.seconds, (long long)r->timed.runs, twi_cli_plural(r->timed.runs), percent(a->spent, a->available),
+           r->all.threads, twi_cli_plural(r->all.threads), r->timed.best / r->plain.best);
     printf("in sum %.1f %% of the measured ceiling in the steps, %.1f %% over all\n", percent(a->least, a->spent),
            percent(a->least, a->available));
 }
@@ -178,11 +176,11 @@ static const char *name_of(const tw_device_info *device) { return *device->name 
 
 static void tell_latency(const twi_bench_settings *s, const twi_bench_times *t) {
     if (s->infer)
-        printf("%12.1f us an inference (p50; p99 %.1f, best %.1f; %lld runs)\n", 1e6 * t->median, 1e6 * t->p99,
-               1e6 * t->best, (long long)t->runs);
+        printf("%12.1f us an inference (p50; p99 %.1f, best %.1f; %lld run%s)\n", 1e6 * t->median, 1e6 * t->p99,
+               1e6 * t->best, (long long)t->runs, twi_cli_plural(t->runs));
     else
-        printf("%12.3f ms a run (median; best %.3f, 99 of 100 within %.3f; %lld runs)\n", 1e3 * t->median,
-               1e3 * t->best, 1e3 * t->p99, (long long)t->runs);
+        printf("%12.3f ms a run (median; best %.3f, 99 of 100 within %.3f; %lld run%s)\n", 1e3 * t->median,
+               1e3 * t->best, 1e3 * t->p99, (long long)t->runs, twi_cli_plural(t->runs));
 }
 
 bool twi_bench_report(const twi_bench_settings *s, const twi_bench_result *r) {
@@ -191,7 +189,7 @@ bool twi_bench_report(const twi_bench_settings *s, const twi_bench_result *r) {
            s->workload->side, s->batch, s->infer ? "inference" : "training with momentum SGD",
            tw_precision_name(s->precision));
     printf("%s: %s, %d %s%s, %s\n\n", r->device.backend, name_of(&r->device), r->device.processors,
-           r->device.capability_major ? "multiprocessor" : "thread", plural(r->device.processors), r->device.code);
+           r->device.capability_major ? "multiprocessor" : "thread", twi_cli_plural(r->device.processors), r->device.code);
     printf("%12.1f images/s, over all of %.1f s\n", rate(s, t), t->seconds);
     tell_latency(s, t);
     const double held_up = t->seconds / (double)t->runs / t->median;

@@ -28,6 +28,8 @@ int twi_cli_refuse(const twi_cli_command *command, const char *problem, const ch
 bool twi_cli_read_whole(const char *text, int64_t least, int64_t most, int64_t *out);
 /* By tw_precision_name. */
 bool twi_cli_read_precision(const char *text, tw_precision *out);
+/* What follows the noun that was counted: "1 run", "2 runs". */
+const char *twi_cli_plural(int64_t count);
 /* A string, in its quotes. */
 void twi_cli_print_json(const char *text);
 

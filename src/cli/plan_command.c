@@ -264,18 +264,16 @@ static int print_one(twi_planned *planned, const request *r) {
 }
 
 static int print_largest(const request *r) {
-    const double gib = 1073741824;
     twi_planned best;
     size_t next;
-    char room[TWI_AMOUNT_TEXT];
+    char amount[3][TWI_AMOUNT_TEXT]; /* of the room, the batch, and what is too much */
     if (twi_job_search(&best, &next, &r->job, r->vram)) {
         twi_planned_drop(&best);
         return failed();
     }
-    twi_amount_bytes((double)r->vram, room);
+    twi_amounts_apart(r->vram, best.plan ? twi_planned_needs(&best) : 0, next, amount);
     if (!best.plan) {
-        fprintf(stderr, "talweg plan: not even a batch of 1 fits into %s: it needs %.3f GiB\n", room,
-                (double)next / gib);
+        fprintf(stderr, "talweg plan: not even a batch of 1 fits into %s: it needs %s\n", amount[0], amount[2]);
         return TWI_CLI_FAILED;
     }
     if (!best.card.capability && strcmp(r->job.device, "auto") == 0) {
@@ -285,10 +283,9 @@ static int print_largest(const request *r) {
         return TWI_CLI_FAILED;
     }
     if (!r->json) {
-        printf("largest batch in %s: %lld, which needs %.3f GiB; ", room, (long long)best.batch,
-               (double)twi_planned_needs(&best) / gib);
+        printf("largest batch in %s: %lld, which needs %s; ", amount[0], (long long)best.batch, amount[1]);
         if (next)
-            printf("%lld would need %.3f GiB\n\n", (long long)best.batch + 1, (double)next / gib);
+            printf("%lld would need %s\n\n", (long long)best.batch + 1, amount[2]);
         else
             printf("larger ones are not looked at\n\n");
     }

@@ -53,6 +53,8 @@ void twi_planned_print(const twi_planned *planned, const twi_job *job);
 /* "1.25 GiB" and "1.25 TB", in columns of their own: of 1024 and of 1000. */
 enum { TWI_AMOUNT_TEXT = 32 };
 const char *twi_amount_bytes(double bytes, char out[TWI_AMOUNT_TEXT]);
+/* Three amounts in the unit of the first, with digits enough to tell from it the third, which is more if it is not 0. */
+void twi_amounts_apart(size_t room, size_t fits, size_t beyond, char out[3][TWI_AMOUNT_TEXT]);
 const char *twi_amount(double value, const char *unit, char out[TWI_AMOUNT_TEXT]);
 const char *twi_amount_seconds(double seconds, char out[TWI_AMOUNT_TEXT]);
 /* To three digits: a plan is not better than that. */

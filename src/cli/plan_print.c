@@ -15,12 +15,24 @@ static int decimals_of(double value, bool unscaled) {
     return value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
 }
 
+static const char *const byte_units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+
 const char *twi_amount_bytes(double bytes, char out[TWI_AMOUNT_TEXT]) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     int unit = 0;
     while (unit < 5 && bytes >= 999.5) bytes /= 1024, unit++;
-    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s", decimals_of(bytes, unit == 0), bytes, units[unit]);
+    snprintf(out, TWI_AMOUNT_TEXT, "%.*f %s", decimals_of(bytes, unit == 0), bytes, byte_units[unit]);
     return out;
+}
+
+void twi_amounts_apart(size_t room, size_t fits, size_t beyond, char out[3][TWI_AMOUNT_TEXT]) {
+    int unit = 0, decimals = 2;
+    double size = 1;
+    while (unit < 5 && (double)room / size >= 999.5) size *= 1024, unit++;
+    do {
+        const size_t bytes[3] = {room, fits, beyond};
+        for (int i = 0; i < 3; i++)
+            snprintf(out[i], TWI_AMOUNT_TEXT, "%.*f %s", unit ? decimals : 0, (double)bytes[i] / size, byte_units[unit]);
+    } while (unit && decimals++ < 12 && beyond > room && strcmp(out[2], out[0]) == 0);
 }
 
 const char *twi_amount(double value, const char *unit, char out[TWI_AMOUNT_TEXT]) {
@@ -163,7 +175,7 @@ static void print_time(const twi_planned *p, const twi_job *job) {
            twi_amount_seconds(p->time.update_seconds, update), twi_amount_rounded(p->time.images_per_second),
            100 * p->time.byte_share, 100 - 100 * p->time.byte_share);
     if (job->samples)
-        printf("  epoch of %lld samples %s, without its evaluation\n", (long long)job->samples,
+        printf("  epoch of %lld sample%s %s, without its evaluation\n", (long long)job->samples, twi_cli_plural(job->samples),
                twi_amount_seconds(p->time.epoch_seconds, epoch));
     if (!p->card.capability)
         puts("  on a CPU values stay in the cache from step to step where they can, so that fewer bytes may come from "
@@ -177,8 +189,8 @@ void twi_planned_print(const twi_planned *p, const twi_job *job) {
         snprintf(input, sizeof input, "%lld x %lld x %lld", (long long)p->channels, (long long)p->height,
                  (long long)p->width);
     else
-        snprintf(input, sizeof input, "%lld numbers", (long long)p->width);
-    printf("%s: %s, %lld classes, %sweights\n", p->model, input, (long long)p->classes,
+        snprintf(input, sizeof input, "%lld number%s", (long long)p->width, twi_cli_plural(p->width));
+    printf("%s: %s, %lld %s, %sweights\n", p->model, input, (long long)p->classes, p->classes == 1 ? "class" : "classes",
            twi_amount((double)p->weights, " ", weights));
     printf("batch %lld, %s%s, %s, %s", (long long)p->batch, tw_precision_name(p->time.precision),
            job->trainer.precision == TW_PRECISION_AUTO ? " (auto)" : "", job->optimizer,

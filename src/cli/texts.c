@@ -20,6 +20,8 @@ bool twi_cli_read_precision(const char *text, tw_precision *out) {
     return false;
 }
 
+const char *twi_cli_plural(int64_t count) { return count == 1 ? "" : "s"; }
+
 /* Bytes of the UTF-8 character at `c`; 0: it is none, or longer, or a surrogate, or beyond U+10FFFF. */
 static int character(const unsigned char *c) {
     static const struct {

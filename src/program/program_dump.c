@@ -1,5 +1,6 @@
 /* What a pass made, as text for people: a line a step with its operands, bytes and FLOPs. */
 #include "program.h"
+#include "base/text.h"
 
 static void add_operand(const tw_program *program, const twi_step *step, int o, tw_pass pass, twi_text *text) {
     static const char *const arrows[] = {"", "->", "<->"};
@@ -41,8 +42,9 @@ static void add_segment(const twi_segment *segment, int index, twi_text *text) {
     static const char *const splits[] = {"by sample", "by range", "at once"};
     twi_text_add(text, "segment %d: %s", index, splits[segment->split]);
     if (segment->split == TWI_BY_SAMPLE)
-        twi_text_add(text, ", %lld samples in chunks of %lld, %d groups", (long long)segment->samples,
-                     (long long)segment->chunk, segment->groups);
+        twi_text_add(text, ", %lld sample%s in chunks of %lld, %d group%s", (long long)segment->samples,
+                     twi_plural(segment->samples), (long long)segment->chunk, segment->groups,
+                     twi_plural(segment->groups));
     twi_text_add(text, "\n");
 }
 
@@ -56,7 +58,7 @@ static tw_status write_dump(tw_program *program, tw_pass pass) {
     twi_text_add(&text, "pass %s: batch %lld, %s, ", names[pass], (long long)program->batch,
                  program->train ? "train" : "infer");
     if (program->precision != TW_PRECISION_F32) twi_text_add(&text, "%s, ", tw_precision_name(program->precision));
-    twi_text_add(&text, "%d steps\n", program->step_count);
+    twi_text_add(&text, "%d step%s\n", program->step_count, twi_plural(program->step_count));
     if (pass == TW_PASS_FUSE)
         twi_text_add(&text, "fusion saves %s a run\n", twi_quantity(program->fused_bytes, "B", arena));
     if (pass == TW_PASS_MEMORY)

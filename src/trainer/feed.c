@@ -208,8 +208,8 @@ static void let_go(twi_feed *feed) {
 static tw_status stream_instead(twi_feed *feed, const char *why) {
     tw_context *context = tw_model_get_context(feed->trainer->model);
     const int threads = tw_context_get_threads(context), workers = threads < STREAMERS ? threads : STREAMERS;
-    twi_log_line(&context->log, TW_LOG_INFO, "feed: the batches of %lld samples are streamed to the device, because %s",
-                 (long long)tw_dataset_count(feed->dataset), why);
+    twi_log_line(&context->log, TW_LOG_INFO, "feed: the batches of %lld sample%s are streamed to the device, because %s",
+                 (long long)tw_dataset_count(feed->dataset), twi_plural(tw_dataset_count(feed->dataset)), why);
     let_go(feed);
     twi_trainer_forget(feed->trainer, feed->use);
     return hold_smaller(feed, workers);
@@ -266,8 +266,8 @@ static tw_status prepare(twi_feed *feed) { return hold_smaller(feed, feed->train
 
 static tw_status finish(twi_feed *feed, size_t spare) {
     TWI_TRY(place(feed, spare));
-    twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_DEBUG, "feed: %lld samples, %s",
-                 (long long)tw_dataset_count(feed->dataset),
+    twi_log_line(&tw_model_get_context(feed->trainer->model)->log, TW_LOG_DEBUG, "feed: %lld sample%s, %s",
+                 (long long)tw_dataset_count(feed->dataset), twi_plural(tw_dataset_count(feed->dataset)),
                  feed->resident ? "resident, gathered by the program" : "batches made by a loader");
     return TW_OK;
 }

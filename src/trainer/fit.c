@@ -1,6 +1,7 @@
 /* Training: epochs, steps, evaluations in between, progress and stopping. Everything is made before the first step;
  * from then on nothing is allocated, but for the history of a very long fit, which grows between epochs. */
 #include "base/clock.h"
+#include "base/text.h"
 #include "data/dataset.h"
 #include "pipeline.h"
 #include "program/model.h"
@@ -435,13 +436,14 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     TWI_TRY(take_position(f, &start));
     const twi_log *log = &tw_model_get_context(trainer->model)->log;
     if (left <= 0) {
-        twi_log_line(log, TW_LOG_INFO, "fit: all %d epochs are done, nothing is left to do", f->progress.epochs);
+        twi_log_line(log, TW_LOG_INFO, "fit: epoch %d was the last: nothing is left to do", f->progress.epochs);
         return TW_OK;
     }
+    const int64_t steps = batches(f, f->progress.steps);
     twi_log_line(log, TW_LOG_INFO,
-                 "fit: %lld samples, %s, batch %d, %d an update, %lld steps an epoch, epochs %d to %d, seed %llu",
-                 (long long)tw_dataset_count(train), o->no_shuffle ? "in their order" : "shuffled", o->batch,
-                 o->accumulate, (long long)batches(f, f->progress.steps), f->progress.epoch + 1, f->progress.epochs,
+                 "fit: %lld sample%s, %s, batch %d, %d an update, %lld step%s an epoch, epochs %d to %d, seed %llu",
+                 (long long)tw_dataset_count(train), twi_plural(tw_dataset_count(train)), o->no_shuffle ? "in their order" : "shuffled", o->batch,
+                 o->accumulate, (long long)steps, twi_plural(steps), f->progress.epoch + 1, f->progress.epochs,
                  (unsigned long long)o->seed);
     return TW_OK;
 }

@@ -6,6 +6,7 @@
 #include "onednn.h"
 #include "trial.h"
 #include "base/choices.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +50,8 @@ static tw_status cpu_open(tw_context *context, void **out) {
         cpu_close(context, cpu);
         return status;
     }
-    twi_log_line(&context->log, TW_LOG_INFO, "cpu: %s, %d threads", context->machine, twi_pool_size(context->pool));
+    twi_log_line(&context->log, TW_LOG_INFO, "cpu: %s, %d thread%s", context->machine, twi_pool_size(context->pool),
+                 twi_plural(twi_pool_size(context->pool)));
     *out = cpu;
     return TW_OK;
 }

@@ -278,6 +278,8 @@ static void the_working_folder_may_change(void **state) {
     assert_int_equal(chdir(before), 0);
     assert_holds(path_of("plain"), "here");
     CHECK_FAILS(save(path_of("absent/"), "x"), TW_ERROR_FILE, "No such file");
+    CHECK_FAILS(save(path_of("absent/file"), "x"), TW_ERROR_FILE,
+                "cannot open it for writing: No such file or directory: make its folder first, or write elsewhere");
     CHECK_FAILS(save(path_of("plain/"), "x"), TW_ERROR_FILE, "Not a directory");
     CHECK_FAILS(save("", "x"), TW_ERROR_FILE, "'': cannot open it for writing");
     assert_int_equal(sweep(), 1);

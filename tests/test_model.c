@@ -159,7 +159,7 @@ static const struct failure {
     ROW(residual_0, "residual 'r'", "0 channels"),
     ROW(residual_huge, "residual 'r'", "channels"),
     ROW(residual_stride, "r.conv1", "stride_h is -1"),
-    ROW(input_negative, "input", "-8"),
+    ROW(input_negative, "input 'input1'", "-8"),
     ROW(input_huge, "input", "more elements"),
     ROW(input_rank, "input 'i'", "6 axes"),
     ROW(input_null, "input 'i'", "2 axes"),
@@ -270,6 +270,9 @@ static void test_null_arguments(void **state) {
     CHECK_FAILS(tw_parameter_write(model, "fc1.bias", NULL, 3), TW_ERROR_ARGUMENT, "NULL");
     CHECK_FAILS(tw_parameter_write(model, "fc1.bias", values, 2), TW_ERROR_ARGUMENT, "has 3 elements, got 2");
     CHECK_FAILS(tw_parameter_read(model, "fc2.bias", values, 3), TW_ERROR_ARGUMENT, "no parameter 'fc2.bias'");
+    CHECK_FAILS(tw_parameter_read(model, "fc1", values, 3), TW_ERROR_ARGUMENT,
+                "no parameter 'fc1'; there are fc1.weight, fc1.bias");
+    CHECK_FAILS(tw_parameter_write(model, "fc1.w", values, 3), TW_ERROR_ARGUMENT, "no parameter 'fc1.w'; there is fc1.weight");
     CHECK_FAILS(tw_model_set_trainable(model, "conv", false), TW_ERROR_ARGUMENT, "begins with 'conv'");
     tw_model_destroy(model);
 }

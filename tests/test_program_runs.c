@@ -307,7 +307,7 @@ static void test_element_types_fed(void **state) {
     }
     CHECK_FAILS(tw_program_write(program, x, TW_I32, floats, 6), TW_ERROR_ARGUMENT,
                 "'input1' takes f32, f16, bf16 or u8, got i32");
-    CHECK_FAILS(tw_program_write(program, x, (tw_dtype)77, floats, 6), TW_ERROR_ARGUMENT, "got ?");
+    CHECK_FAILS(tw_program_write(program, x, (tw_dtype)77, floats, 6), TW_ERROR_ARGUMENT, "got type 77, which is none of tw_dtype");
     tw_program_destroy(program);
     tw_model_destroy(model);
 }
@@ -330,9 +330,11 @@ static void test_what_was_not_asked_for(void **state) {
     ARGUMENT(tw_program_read(p, foreign, out, 3), "another model");
     ARGUMENT(tw_program_write(p, conv, TW_F32, out, BATCH * TASK_CHANNELS * TASK_PIXELS), "computed, not fed");
     ARGUMENT(tw_program_write(p, f.labels, TW_F32, out, BATCH), "'labels' takes i32, i64 or u8, got f32");
+    ARGUMENT(tw_program_write(p, f.labels, (tw_dtype)99, out, BATCH), "got type 99, which is none of tw_dtype");
     ARGUMENT(tw_program_write(p, f.labels, TW_I32, NULL, BATCH), "NULL");
     ARGUMENT(tw_program_write(p, f.input, TW_F32, out, 5), "[6, 1, 12, 12], 864 elements, got 5");
     ARGUMENT(tw_program_read_parameter_gradient(p, "conv9.weight", out, 1), "no parameter 'conv9.weight'");
+    ARGUMENT(tw_program_read_parameter_gradient(p, "conv1", out, 1), "no parameter 'conv1'; there are conv1.weight, ");
     ARGUMENT(tw_program_read_parameter_gradient(p, "bn1.running_mean", out, 1), "no parameter");
     ARGUMENT(tw_program_run(NULL), "NULL");
     tw_model_destroy(other);

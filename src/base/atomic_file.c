@@ -17,12 +17,15 @@
 /* ---- messages ---- */
 
 /* Of a long path only the end, so that it does not push the cause out of the message. */
-static tw_status fail_because(const twi_atomic_file *file, const char *what, const char *cause) {
+static tw_status fail_with(const twi_atomic_file *file, const char *what, const char *cause, const char *rest) {
     enum { SHOWN = 200 };
     const char *path = *file->path ? file->path : "''";
     const size_t length = strlen(path), cut = length > SHOWN ? length - SHOWN : 0;
-    return TWI_FAIL(TW_ERROR_FILE, "%s%s: cannot %s: %s; what was there before is unchanged", cut ? "..." : "",
-                    path + cut, what, cause);
+    return TWI_FAIL(TW_ERROR_FILE, "%s%s: cannot %s: %s%s", cut ? "..." : "", path + cut, what, cause, rest);
+}
+
+static tw_status fail_because(const twi_atomic_file *file, const char *what, const char *cause) {
+    return fail_with(file, what, cause, "; what was there before is unchanged");
 }
 
 static tw_status fail(const twi_atomic_file *file, const char *what) {
@@ -79,6 +82,8 @@ static tw_status open_folder(twi_atomic_file *file) {
     file->name = slash ? slash + 1 : file->target;
     if (slash) *slash = 0;
     file->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (file->folder < 0 && errno == ENOENT) /* nothing was there before */
+        return fail_with(file, "open it for writing", strerror(errno), ": make its folder first, or write elsewhere");
     return file->folder < 0 ? fail(file, "open it for writing") : TW_OK;
 }
 

@@ -1,5 +1,8 @@
 /* Sizes and names of the element types and of precisions. Converting between types is in half.c. */
+#include "dtype_text.h"
 #include <talweg/precision.h>
+
+#include <stdio.h>
 
 static const struct {
     size_t size;
@@ -14,6 +17,12 @@ static bool known(tw_dtype dtype) { return (unsigned)dtype < sizeof dtypes / siz
 size_t tw_dtype_size(tw_dtype dtype) { return known(dtype) ? dtypes[dtype].size : 0; }
 
 const char *tw_dtype_name(tw_dtype dtype) { return known(dtype) ? dtypes[dtype].name : "?"; }
+
+const char *twi_dtype_text(tw_dtype dtype, char out[TWI_DTYPE_TEXT]) {
+    if (known(dtype)) return dtypes[dtype].name;
+    snprintf(out, TWI_DTYPE_TEXT, "type %d, which is none of tw_dtype", (int)dtype);
+    return out;
+}
 
 const char *tw_precision_name(tw_precision precision) {
     static const char *const names[] = {

@@ -2,6 +2,7 @@
  * cifar.c, statistics to dataset_measure.c, batches to loader.c. */
 #define _POSIX_C_SOURCE 200809L /* stpcpy */
 #include "dataset.h"
+#include "base/dtype_text.h"
 #include "base/options.h"
 
 #include <limits.h>
@@ -79,9 +80,11 @@ tw_status twi_dataset_check_labels(const tw_dataset *dataset, int64_t first, int
         int32_t label = dataset->labels[first + i];
         if (label < 0 || label >= dataset->classes)
             return TWI_FAIL(TW_ERROR_LABEL,
-                            "%s: record %lld has label %d, outside 0 .. %d of %d classes: correct the label, or "
-                            "give the right number of classes",
-                            source, (long long)i, (int)label, dataset->classes - 1, dataset->classes);
+                            "%s: record %lld has label %d, outside 0 .. %d of %d classes: correct the label%s", source,
+                            (long long)i, (int)label, dataset->classes - 1, dataset->classes,
+                            label < 0                 ? ", since classes count from 0"
+                            : label >= TW_MAX_CLASSES ? ", since there can be no more classes"
+                                                      : ", or give the right number of classes");
     }
     return TW_OK;
 }
@@ -113,7 +116,7 @@ static tw_status fill_from(tw_dataset *dataset, const void *images, const int32_
            (size_t)dataset->count * twi_dataset_sample_size(dataset) * tw_dtype_size(dataset->dtype));
     memcpy(dataset->labels, labels, (size_t)dataset->count * sizeof *labels);
     TWI_TRY(twi_dataset_set_classes(dataset, options, 0, NULL));
-    return twi_dataset_check_labels(dataset, 0, dataset->count, "labels");
+    return twi_dataset_check_labels(dataset, 0, dataset->count, "tw_dataset_create_from: labels");
 }
 
 tw_status tw_dataset_create_from(tw_dataset **out, tw_context *context, tw_dtype dtype, const void *images,
@@ -126,9 +129,10 @@ tw_status tw_dataset_create_from(tw_dataset **out, tw_context *context, tw_dtype
                         !context  ? "context"
                         : !images ? "images"
                                   : "labels");
+    char type[TWI_DTYPE_TEXT];
     if (dtype != TW_U8 && dtype != TW_F32)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_dataset_create_from: images are %s; give u8 (0 .. 255) or f32",
-                        tw_dtype_name(dtype));
+                        twi_dtype_text(dtype, type));
     if (count < 1 || channels < 1 || height < 1 || width < 1)
         return TWI_FAIL(TW_ERROR_ARGUMENT,
                         "tw_dataset_create_from: %lld samples of %d x %d x %d: every size must be at least 1",

@@ -22,19 +22,20 @@ static tw_value *make_input(tw_model *model, const char *name, const char *base,
                             twi_store_kind store) {
     if (!model) return NULL;
     twi_shape shape = {rank + 1, {1}};
+    const char *called = twi_graph_name(&model->graph, name, base);
+    if (!called) return NULL;
     if (rank < 0 || rank >= TW_MAX_RANK || (rank > 0 && !dims))
         return twi_graph_fail(&model->graph,
                               TWI_FAIL(TW_ERROR_ARGUMENT, "input '%s': a sample has %d axes; 0 to %d are possible",
-                                       name ? name : base, rank, TW_MAX_RANK - 1));
+                                       called, rank, TW_MAX_RANK - 1));
     for (int i = 0; i < rank; i++) {
         if (dims[i] < 1)
             return twi_graph_fail(&model->graph,
                                   TWI_FAIL(TW_ERROR_ARGUMENT, "input '%s': size %lld of axis %d is below 1",
-                                           name ? name : base, (long long)dims[i], i + 1));
+                                           called, (long long)dims[i], i + 1));
         shape.dim[i + 1] = dims[i];
     }
-    return twi_graph_value(&model->graph, twi_graph_name(&model->graph, name, base), TWI_VALUE_INPUT, store, true,
-                           &shape);
+    return twi_graph_value(&model->graph, called, TWI_VALUE_INPUT, store, true, &shape);
 }
 
 tw_value *tw_input(tw_model *model, int64_t channels, int64_t height, int64_t width) {

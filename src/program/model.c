@@ -172,13 +172,33 @@ tw_status tw_model_get_parameter(const tw_model *model, int index, tw_parameter 
     return TW_OK;
 }
 
+tw_status twi_model_refuse_name(const tw_model *model, const char *name, const char *function) {
+    enum { MOST = 4 };
+    const twi_store *store = &model->store;
+    char others[MOST * (sizeof model->graph.name + 2) + 1] = "";
+    int found = 0;
+    size_t length = 0;
+    for (int i = 0; i < store->count && *name; i++) {
+        const char *other = store->parameter[i].name;
+        if (strncmp(other, name, strlen(name)) != 0) continue;
+        if (found++ < MOST)
+            length += (size_t)snprintf(others + length, sizeof others - length, "%s%.*s", length ? ", " : "",
+                                       (int)sizeof model->graph.name, other);
+    }
+    return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: the model has no parameter '%s'%s%s%s", function, name,
+                    !found       ? ""
+                    : found == 1 ? "; there is "
+                                 : "; there are ",
+                    others, found > MOST ? ", ..." : "");
+}
+
 /* The index of a named parameter whose size must be `count`. */
 static tw_status locate(const tw_model *model, const char *name, const float *values, int64_t count,
                         const char *function, int *index) {
     if (!model || !name || !values) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: model, name or values is NULL", function);
     if (!model->built) return TWI_FAIL(TW_ERROR_STATE, "%s: the model is not built yet", function);
     *index = twi_store_find(&model->store, name);
-    if (*index < 0) return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: the model has no parameter '%s'", function, name);
+    if (*index < 0) return twi_model_refuse_name(model, name, function);
     int64_t own = twi_shape_count(&model->store.parameter[*index].shape);
     if (own != count)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' has %lld elements, got %lld", function, name, (long long)own,

@@ -51,6 +51,9 @@ struct tw_model {
 /* In a context that only plans: gives back what programs, all of them gone, had the model and its store hold. */
 tw_status twi_model_forget_programs(tw_model *model);
 
+/* ARGUMENT: there is no parameter of that name; told are those whose names begin so. */
+tw_status twi_model_refuse_name(const tw_model *model, const char *name, const char *function);
+
 /* Do training runs of the model take statistics over the batch, so that batches in parts would learn something else? */
 bool twi_model_has_batch_statistics(const tw_model *model);
 

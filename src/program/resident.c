@@ -1,6 +1,7 @@
 /* Resident data sets as objects: samples, labels and the order of an epoch in device memory. How a program takes its
  * batches from one is in source.c. */
 #include "resident.h"
+#include "base/dtype_text.h"
 
 static tw_status copy(tw_resident *resident, int index, const void *host, size_t bytes, const char *what) {
     tw_context *context = resident->context;
@@ -39,8 +40,9 @@ tw_status twi_resident_place(tw_resident *resident) {
 }
 
 static tw_status check_samples(const twi_shape *shape, tw_dtype dtype) {
+    char type[TWI_DTYPE_TEXT];
     if (dtype != TW_U8 && dtype != TW_F32)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: samples are %s; give u8 or f32", tw_dtype_name(dtype));
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: samples are %s; give u8 or f32", twi_dtype_text(dtype, type));
     for (int axis = 0; axis < shape->rank; axis++)
         if (shape->dim[axis] < 1) {
             char text[TWI_SHAPE_TEXT];

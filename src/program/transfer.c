@@ -1,5 +1,6 @@
 /* Feeding a program and reading it: between the host's logical order and a buffer's own. Allocates nothing. */
 #include "program.h"
+#include "base/dtype_text.h"
 #include "base/half.h"
 
 #include <string.h>
@@ -176,11 +177,13 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
                         "one to feed it",
                         value->name);
     TWI_TRY(twi_program_check_runs(program, "tw_program_write"));
+    char type[TWI_DTYPE_TEXT];
     bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
          fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
     if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name,
-                        is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8", tw_dtype_name(dtype));
+                        is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8",
+                        twi_dtype_text(dtype, type));
     if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
     TWI_TRY(twi_program_take_arena(program));
     program->fed[value->id] = false; /* until all of it is there */
@@ -267,7 +270,7 @@ tw_status tw_program_read_parameter_gradient(tw_program *program, const char *na
         return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: program or name is NULL");
     const tw_value *value = tw_model_find(program->model, name); /* aliases too */
     if (!value || value->kind != TWI_VALUE_PARAMETER)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_read_parameter_gradient: the model has no parameter '%s'", name);
+        return twi_model_refuse_name(program->model, name, "tw_program_read_parameter_gradient");
     if (value->id >= program->value_count || program->gradient_buffer[value->id] < 0)
         return TWI_FAIL(
             TW_ERROR_STATE,

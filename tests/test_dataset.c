@@ -116,8 +116,9 @@ static void labels_outside_the_range(void **state) {
         int classes;
         const char *text;
     } cases[] = {
-        {3, 3, "tw_dataset_create_from: labels: record 1 has label 3, outside 0 .. 2 of 3 classes: correct the label, or give "
-               "the right number of classes"},
+        {3, 3,
+         "tw_dataset_create_from: labels: record 1 has label 3, outside 0 .. 2 of 3 classes: correct the label, or "
+         "give the right number of classes"},
         {-1, 3, "record 1 has label -1, outside 0 .. 2 of 3 classes: correct the label, since classes count from 0"},
         {-1, 0, "record 1 has label -1, outside 0 .. 2 of 3 classes: correct the label, since classes count from 0"},
         {INT32_MAX, 0, "record 1 has label 2147483647"},

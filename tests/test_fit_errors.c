@@ -179,8 +179,9 @@ static void warns_of_a_softmax_at_the_end(void **state) {
     (void)state;
     char warned[512] = "";
     tw_context *context;
-    CHECK_OK(tw_context_create(&context, check_device_or_cpu(),
-                               TW_OPTIONS(context, .log_level = TW_LOG_WARNING, .log = note_warning, .log_user = warned)));
+    CHECK_OK(
+        tw_context_create(&context, check_device_or_cpu(),
+                          TW_OPTIONS(context, .log_level = TW_LOG_WARNING, .log = note_warning, .log_user = warned)));
     tw_dataset *data = task_data(context, 6, 1);
     for (int ends = 0; ends < 2; ends++) {
         tw_model *model;
@@ -211,8 +212,9 @@ static void logs_one_of_something_as_one(void **state) {
     if (check_device()) skip();
     char lines[4096] = "";
     tw_context *context;
-    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = 1, .log_level = TW_LOG_DEBUG,
-                                                           .log = keep_lines, .log_user = lines)));
+    CHECK_OK(tw_context_create(
+        &context, "cpu",
+        TW_OPTIONS(context, .threads = 1, .log_level = TW_LOG_DEBUG, .log = keep_lines, .log_user = lines)));
     tw_dataset *data = task_data(context, 1, 1);
     tw_model *model = task_plain_model(context, 1);
     for (int workers = 0; workers < 2; workers++) {

@@ -333,7 +333,8 @@ static void test_sets_that_cannot_be(void **state) {
     CHECK_FAILS(tw_resident_create(&resident, c, TW_U8, NULL, 1, 1, 1, 1, &label), TW_ERROR_ARGUMENT, "images");
     CHECK_FAILS(tw_resident_create(&resident, c, TW_U8, image, 1, 1, 1, 1, NULL), TW_ERROR_ARGUMENT, "labels");
     CHECK_FAILS(tw_resident_create(&resident, c, TW_F16, image, 1, 1, 1, 1, &label), TW_ERROR_ARGUMENT, "f16");
-    CHECK_FAILS(tw_resident_create(&resident, c, (tw_dtype)99, image, 1, 1, 1, 1, &label), TW_ERROR_ARGUMENT, "type 99");
+    CHECK_FAILS(tw_resident_create(&resident, c, (tw_dtype)99, image, 1, 1, 1, 1, &label), TW_ERROR_ARGUMENT,
+                "type 99");
     CHECK_FAILS(tw_resident_create(&resident, c, TW_U8, image, 0, 1, 1, 1, &label), TW_ERROR_ARGUMENT, "[0, 1, 1, 1]");
     CHECK_FAILS(tw_resident_create(&resident, c, TW_U8, image, 1, 1, -1, 1, &label), TW_ERROR_ARGUMENT, "below 1");
     CHECK_FAILS(tw_resident_create(&resident, c, TW_U8, image, INT32_MAX, 1, 1, 1, &label), TW_ERROR_UNSUPPORTED,

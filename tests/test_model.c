@@ -272,7 +272,8 @@ static void test_null_arguments(void **state) {
     CHECK_FAILS(tw_parameter_read(model, "fc2.bias", values, 3), TW_ERROR_ARGUMENT, "no parameter 'fc2.bias'");
     CHECK_FAILS(tw_parameter_read(model, "fc1", values, 3), TW_ERROR_ARGUMENT,
                 "no parameter 'fc1'; there are fc1.weight, fc1.bias");
-    CHECK_FAILS(tw_parameter_write(model, "fc1.w", values, 3), TW_ERROR_ARGUMENT, "no parameter 'fc1.w'; there is fc1.weight");
+    CHECK_FAILS(tw_parameter_write(model, "fc1.w", values, 3), TW_ERROR_ARGUMENT,
+                "no parameter 'fc1.w'; there is fc1.weight");
     CHECK_FAILS(tw_model_set_trainable(model, "conv", false), TW_ERROR_ARGUMENT, "begins with 'conv'");
     tw_model_destroy(model);
 }

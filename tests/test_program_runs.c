@@ -307,7 +307,8 @@ static void test_element_types_fed(void **state) {
     }
     CHECK_FAILS(tw_program_write(program, x, TW_I32, floats, 6), TW_ERROR_ARGUMENT,
                 "'input1' takes f32, f16, bf16 or u8, got i32");
-    CHECK_FAILS(tw_program_write(program, x, (tw_dtype)77, floats, 6), TW_ERROR_ARGUMENT, "got type 77, which is none of tw_dtype");
+    CHECK_FAILS(tw_program_write(program, x, (tw_dtype)77, floats, 6), TW_ERROR_ARGUMENT,
+                "got type 77, which is none of tw_dtype");
     tw_program_destroy(program);
     tw_model_destroy(model);
 }
@@ -371,7 +372,8 @@ static void test_programs_that_cannot_be(void **state) {
     REFUSED(TW_ERROR_OVERFLOW, "", INT64_MAX, .outputs = &f.input, .output_count = 1);
     REFUSED(TW_ERROR_OVERFLOW, "", INT64_MAX / 1000, .outputs = &logits, .output_count = 1);
     REFUSED(TW_ERROR_OUT_OF_MEMORY, "", INT64_MAX / 1000000, .outputs = &logits, .output_count = 1);
-    REFUSED(TW_ERROR_ARGUMENT, "momentum is 1.5", 1, .train = true, .losses = &loss, .loss_count = 1, .optimizer = &bad);
+    REFUSED(TW_ERROR_ARGUMENT, "momentum is 1.5", 1, .train = true, .losses = &loss, .loss_count = 1,
+            .optimizer = &bad);
     REFUSED(TW_ERROR_ARGUMENT, "no loss depends on 'labels'", 1, .train = true, .losses = &loss, .loss_count = 1,
             .gradients = &f.labels, .gradient_count = 1);
     CHECK_FAILS(tw_program_create(NULL, f.model, 1, NULL), TW_ERROR_ARGUMENT, "out is NULL");

@@ -261,9 +261,10 @@ static const char *take(int option, const char *value, twi_bench_settings *set) 
                                                               : "--precision is none of f32, tf32, bf16, f16 and auto";
     case 'd':
         set->device = value;
-        return strncmp(value, "plan:", 5) ? NULL
-                                          : "--device wants one that is here, such as cpu or cuda:0, since a card that is "
-                                            "only planned for cannot be measured (talweg plan has its times)";
+        return strncmp(value, "plan:", 5)
+                   ? NULL
+                   : "--device wants one that is here, such as cpu or cuda:0, since a card that is "
+                     "only planned for cannot be measured (talweg plan has its times)";
     case 'i':
         set->infer = true;
         return NULL;

@@ -47,8 +47,9 @@ static tw_status open_device(twi_planned *p, const twi_job *job, const tw_card *
     snprintf(name, sizeof name, "%s%s", strncmp(job->device, "plan:", 5) ? "plan:" : "", job->device);
     const tw_status status = tw_context_create(&p->context, name, options);
     if (status && strncmp(name, "plan:cuda", 9) == 0)
-        fprintf(stderr, "talweg plan: a card that is not here is planned for by its name, such as --device h200 (talweg "
-                        "plan --list-devices)\n");
+        fprintf(stderr,
+                "talweg plan: a card that is not here is planned for by its name, such as --device h200 (talweg "
+                "plan --list-devices)\n");
     return status;
 }
 

@@ -31,7 +31,8 @@ void twi_amounts_apart(size_t room, size_t fits, size_t beyond, char out[3][TWI_
     do {
         const size_t bytes[3] = {room, fits, beyond};
         for (int i = 0; i < 3; i++)
-            snprintf(out[i], TWI_AMOUNT_TEXT, "%.*f %s", unit ? decimals : 0, (double)bytes[i] / size, byte_units[unit]);
+            snprintf(out[i], TWI_AMOUNT_TEXT, "%.*f %s", unit ? decimals : 0, (double)bytes[i] / size,
+                     byte_units[unit]);
     } while (unit && decimals++ < 12 && beyond > room && strcmp(out[2], out[0]) == 0);
 }
 
@@ -175,8 +176,8 @@ static void print_time(const twi_planned *p, const twi_job *job) {
            twi_amount_seconds(p->time.update_seconds, update), twi_amount_rounded(p->time.images_per_second),
            100 * p->time.byte_share, 100 - 100 * p->time.byte_share);
     if (job->samples)
-        printf("  epoch of %lld sample%s %s, without its evaluation\n", (long long)job->samples, twi_cli_plural(job->samples),
-               twi_amount_seconds(p->time.epoch_seconds, epoch));
+        printf("  epoch of %lld sample%s %s, without its evaluation\n", (long long)job->samples,
+               twi_cli_plural(job->samples), twi_amount_seconds(p->time.epoch_seconds, epoch));
     if (!p->card.capability)
         puts("  on a CPU values stay in the cache from step to step where they can, so that fewer bytes may come from "
              "memory");
@@ -190,8 +191,8 @@ void twi_planned_print(const twi_planned *p, const twi_job *job) {
                  (long long)p->width);
     else
         snprintf(input, sizeof input, "%lld number%s", (long long)p->width, twi_cli_plural(p->width));
-    printf("%s: %s, %lld %s, %sweights\n", p->model, input, (long long)p->classes, p->classes == 1 ? "class" : "classes",
-           twi_amount((double)p->weights, " ", weights));
+    printf("%s: %s, %lld %s, %sweights\n", p->model, input, (long long)p->classes,
+           p->classes == 1 ? "class" : "classes", twi_amount((double)p->weights, " ", weights));
     printf("batch %lld, %s%s, %s, %s", (long long)p->batch, tw_precision_name(p->time.precision),
            job->trainer.precision == TW_PRECISION_AUTO ? " (auto)" : "", job->optimizer,
            p->memory.streamed ? "data streamed" : "data on the device");

@@ -225,10 +225,11 @@ static tw_status refuse_length(const twi_tensor_file *file, uint64_t length, uin
     char first = '{';
     if (size > LENGTH_BYTES) TWI_TRY(twi_tensor_file_read_at(file, LENGTH_BYTES, &first, 1));
     if (length <= HEADER_MAX && first == '{')
-        return TWI_FAIL(TW_ERROR_FORMAT,
-                        "%s: ends inside its header: it has %llu bytes, of at least %llu, so it may have been cut off: get "
-                        "the file again",
-                        file->path, (unsigned long long)size, (unsigned long long)(LENGTH_BYTES + length));
+        return TWI_FAIL(
+            TW_ERROR_FORMAT,
+            "%s: ends inside its header: it has %llu bytes, of at least %llu, so it may have been cut off: get "
+            "the file again",
+            file->path, (unsigned long long)size, (unsigned long long)(LENGTH_BYTES + length));
     return TWI_FAIL(TW_ERROR_FORMAT,
                     "%s: is no safetensors file: its first 8 bytes give a header of %llu bytes in a file of %llu: give "
                     "the right one",
@@ -248,10 +249,11 @@ static tw_status open_checked(twi_tensor_file *file) {
     if (!size)
         return TWI_FAIL(TW_ERROR_FORMAT, "%s: is empty, so it may have been cut off: get the file again", file->path);
     if (size < LENGTH_BYTES)
-        return TWI_FAIL(TW_ERROR_FORMAT,
-                        "%s: ends after %llu byte%s, too few for a safetensors file, so it may have been cut off: get the file "
-                        "again",
-                        file->path, (unsigned long long)size, size == 1 ? "" : "s");
+        return TWI_FAIL(
+            TW_ERROR_FORMAT,
+            "%s: ends after %llu byte%s, too few for a safetensors file, so it may have been cut off: get the file "
+            "again",
+            file->path, (unsigned long long)size, size == 1 ? "" : "s");
     TWI_TRY(twi_tensor_file_read_at(file, 0, length_bytes, LENGTH_BYTES));
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | length_bytes[i];
     if (length > HEADER_MAX || length > size - LENGTH_BYTES) return refuse_length(file, length, size);

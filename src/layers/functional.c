@@ -31,8 +31,8 @@ static tw_value *make_input(tw_model *model, const char *name, const char *base,
     for (int i = 0; i < rank; i++) {
         if (dims[i] < 1)
             return twi_graph_fail(&model->graph,
-                                  TWI_FAIL(TW_ERROR_ARGUMENT, "input '%s': size %lld of axis %d is below 1",
-                                           called, (long long)dims[i], i + 1));
+                                  TWI_FAIL(TW_ERROR_ARGUMENT, "input '%s': size %lld of axis %d is below 1", called,
+                                           (long long)dims[i], i + 1));
         shape.dim[i + 1] = dims[i];
     }
     return twi_graph_value(&model->graph, called, TWI_VALUE_INPUT, store, true, &shape);

@@ -65,9 +65,9 @@ static tw_status check_used(const tw_optimizer_options *o) {
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].set && fields[i].of != fields[i].chosen)
-            return TWI_FAIL(TW_ERROR_ARGUMENT, "optimizer: %s is for %s, but %skind is %s: leave it out, or choose that",
-                            fields[i].field, fields[i].of, fields[i].chosen == kind ? "" : "schedule.",
-                            fields[i].chosen);
+            return TWI_FAIL(TW_ERROR_ARGUMENT,
+                            "optimizer: %s is for %s, but %skind is %s: leave it out, or choose that", fields[i].field,
+                            fields[i].of, fields[i].chosen == kind ? "" : "schedule.", fields[i].chosen);
     return TW_OK;
 }
 

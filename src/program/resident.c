@@ -42,7 +42,8 @@ tw_status twi_resident_place(tw_resident *resident) {
 static tw_status check_samples(const twi_shape *shape, tw_dtype dtype) {
     char type[TWI_DTYPE_TEXT];
     if (dtype != TW_U8 && dtype != TW_F32)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: samples are %s; give u8 or f32", twi_dtype_text(dtype, type));
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_resident_create: samples are %s; give u8 or f32",
+                        twi_dtype_text(dtype, type));
     for (int axis = 0; axis < shape->rank; axis++)
         if (shape->dim[axis] < 1) {
             char text[TWI_SHAPE_TEXT];

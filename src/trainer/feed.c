@@ -208,7 +208,8 @@ static void let_go(twi_feed *feed) {
 static tw_status stream_instead(twi_feed *feed, const char *why) {
     tw_context *context = tw_model_get_context(feed->trainer->model);
     const int threads = tw_context_get_threads(context), workers = threads < STREAMERS ? threads : STREAMERS;
-    twi_log_line(&context->log, TW_LOG_INFO, "feed: the batches of %lld sample%s are streamed to the device, because %s",
+    twi_log_line(&context->log, TW_LOG_INFO,
+                 "feed: the batches of %lld sample%s are streamed to the device, because %s",
                  (long long)tw_dataset_count(feed->dataset), twi_plural(tw_dataset_count(feed->dataset)), why);
     let_go(feed);
     twi_trainer_forget(feed->trainer, feed->use);

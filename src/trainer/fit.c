@@ -442,9 +442,9 @@ static tw_status begin(fit *f, const tw_dataset *train, const tw_dataset *test) 
     const int64_t steps = batches(f, f->progress.steps);
     twi_log_line(log, TW_LOG_INFO,
                  "fit: %lld sample%s, %s, batch %d, %d an update, %lld step%s an epoch, epochs %d to %d, seed %llu",
-                 (long long)tw_dataset_count(train), twi_plural(tw_dataset_count(train)), o->no_shuffle ? "in their order" : "shuffled", o->batch,
-                 o->accumulate, (long long)steps, twi_plural(steps), f->progress.epoch + 1, f->progress.epochs,
-                 (unsigned long long)o->seed);
+                 (long long)tw_dataset_count(train), twi_plural(tw_dataset_count(train)),
+                 o->no_shuffle ? "in their order" : "shuffled", o->batch, o->accumulate, (long long)steps,
+                 twi_plural(steps), f->progress.epoch + 1, f->progress.epochs, (unsigned long long)o->seed);
     return TW_OK;
 }
 

@@ -60,10 +60,11 @@ static tw_status check_options(const tw_trainer_options *o) {
     if (o->checkpoint_every < 0)
         return refuse_count("checkpoint_every", o->checkpoint_every, "at least 1 update, or 0 for every epoch");
     if (o->checkpoint_every && !o->checkpoint)
-        return TWI_FAIL(TW_ERROR_ARGUMENT,
-                        "tw_trainer_create: checkpoint_every is %lld, but no `checkpoint` names a file: name one, or leave "
-                        "both out",
-                        (long long)o->checkpoint_every);
+        return TWI_FAIL(
+            TW_ERROR_ARGUMENT,
+            "tw_trainer_create: checkpoint_every is %lld, but no `checkpoint` names a file: name one, or leave "
+            "both out",
+            (long long)o->checkpoint_every);
     if (!(o->warmup_epochs >= 0 && o->warmup_epochs < 1e6))
         return refuse("warmup_epochs", o->warmup_epochs, "0 .. 1000000");
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))

@@ -23,10 +23,10 @@ enum { LENET5_LEAST = 12 };
 tw_value *tw_zoo_lenet5(tw_model *model, tw_value *x, int64_t classes) {
     const bool image = model && x && x->shape.rank == 4; /* of anything else the first layer speaks */
     if (image && (x->shape.dim[2] < LENET5_LEAST || x->shape.dim[3] < LENET5_LEAST))
-        return twi_graph_fail(
-            &model->graph,
-            TWI_FAIL(TW_ERROR_SHAPE, "tw_zoo_lenet5: needs images of at least %d x %d, got %lld x %lld", LENET5_LEAST,
-                     LENET5_LEAST, (long long)x->shape.dim[2], (long long)x->shape.dim[3]));
+        return twi_graph_fail(&model->graph,
+                              TWI_FAIL(TW_ERROR_SHAPE,
+                                       "tw_zoo_lenet5: needs images of at least %d x %d, got %lld x %lld", LENET5_LEAST,
+                                       LENET5_LEAST, (long long)x->shape.dim[2], (long long)x->shape.dim[3]));
     x = tw_relu(model, tw_conv2d(model, x, 6, 5, TW_OPTIONS(conv2d, .padding = 2, HIDDEN)));
     x = tw_max_pool(model, x, 2, NULL);
     x = tw_relu(model, tw_conv2d(model, x, 16, 5, TW_OPTIONS(conv2d, HIDDEN)));

@@ -3,9 +3,17 @@
 #include "fit_floor.h"
 #include "program/program.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const setting shape = {"LeNet-5", lenet, 1, 28, 8, 19};
+
+/* What programs keep beside what is planned is most of what it takes. */
+static tw_value *narrow(tw_model *model, tw_value *x) {
+    x = tw_relu(model, tw_conv2d(model, x, 16, 3, TW_OPTIONS(conv2d, .padding = 1)));
+    return tw_dense(model, x, 10, NULL);
+}
+static const setting records = {"a narrow net", narrow, 1, 8, 64, 130};
 
 static size_t held(void) { return tw_context_get_device_memory(task_context).bytes; }
 
@@ -40,6 +48,41 @@ static void nothing_of_it_is_kept(void **state) {
             tw_trainer_destroy(trainer);
         }
     }
+    tw_dataset_destroy(data);
+    tw_model_destroy(model);
+}
+
+/* A cap that leaves too little for what is beside the plan names itself: the least of a limit is named only where it is more
+ * than there was. */
+static void a_cap_is_named_as_such(void **state) {
+    (void)state;
+    if (check_device()) skip(); /* whose memory is not under the context's cap */
+    tw_model *model = open_model(task_context, &records);
+    tw_dataset *data = open_data(task_context, &records);
+    const size_t before = tw_context_get_memory(task_context).bytes;
+    int fitted = 0, by_cap = 0;
+    for (size_t more = (size_t)100 << 10; fitted < 2; more += (size_t)20 << 10) {
+        tw_trainer *trainer;
+        CHECK_OK(tw_trainer_create(&trainer, model, TW_OPTIONS(trainer, .batch = records.batch)));
+        tw_context_set_memory_limit(task_context, before + more);
+        const tw_status status = tw_trainer_fit(trainer, data, data);
+        tw_context_set_memory_limit(task_context, 0);
+        if (status == TW_OK) {
+            fitted++;
+        } else {
+            size_t limit = 0;
+            const char *given = strstr(tw_last_error(), "the memory limit of ");
+            assert_int_equal(status, TW_ERROR_OUT_OF_MEMORY);
+            if (given)
+                assert_int_equal(sscanf(strchr(given, '('), "(%zu", &limit), 1);
+            else
+                assert_non_null(strstr(tw_last_error(), "raise it with tw_context_set_memory_limit"));
+            assert_true(!given || floor_named(tw_last_error()) > limit);
+            by_cap += !given;
+        }
+        tw_trainer_destroy(trainer);
+    }
+    assert_true(by_cap > 0);
     tw_dataset_destroy(data);
     tw_model_destroy(model);
 }
@@ -131,6 +174,7 @@ static void data_that_taught_nothing_are_not_remembered(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         with_context(nothing_of_it_is_kept),
+        with_context(a_cap_is_named_as_such),
         with_context(a_later_plan_counts_no_snapshot),
         with_context(where_memory_is_refused_all_of_it_is_given_back),
         with_context(data_that_taught_nothing_are_not_remembered),

@@ -7,7 +7,7 @@
  * Mirroring and shift (down, right) are drawn by (seed, epoch, s), as base/augment.h says. Images are u8 (gather.bytes)
  * or f32 (gather.floats). The data set itself is no operand: it is found through the control block, so that a program
  * can go from one to another, and so that nobody counts all of it as what a step touches. Images and labels are steps
- * of their own, neither of which touches more of a sample than those that read it: chunks are as if it had been fed. */
+ * of their own, which have no say in how others are cut (schedule.c): chunks are as if it had been fed. */
 #include "backend/attrs.h"
 #include "kernels.h"
 

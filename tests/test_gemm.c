@@ -72,6 +72,16 @@ static void check_outer(const twi_gemm *gemm, int64_t m, int64_t n, int64_t k, b
     impl_release();
 }
 
+static void check_turn(const twi_gemm *gemm, int64_t m, int64_t n) {
+    matrix a = matrix_of(m, n), c = matrix_of(n, m);
+    float *before = copy_of(c);
+    gemm->turn(m, n, a.data, a.row, c.data, c.row);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) assert_true(c.data[j * c.row + i] == a.data[i * a.row + j]);
+    check_gaps(c, before);
+    impl_release();
+}
+
 /* Of halves, widened: the bits of the same product in f32, which copies its columns anyhow. */
 static void check_outer_halves(const twi_gemm *gemm, tw_dtype half, int64_t m, int64_t n, int64_t k, bool turned,
                                bool add) {
@@ -114,6 +124,8 @@ static void products_agree_with_sums_in_double(void **state) {
         assert_string_equal(gemm->isa, twi_cpu_isa_name(isa < TWI_ISA_AVX512 ? (twi_isa)isa : TWI_ISA_AVX512));
         for (int i = 0; i < SIZES; i++) {
             const int64_t *s = sizes[i];
+            check_turn(gemm, s[0], s[1]);
+            check_turn(gemm, s[1], s[0]);
             for (int way = 0; way < 4; way++) {
                 check_dot(gemm, s[0], s[1], s[2], way & 1, way & 2);
                 check_outer(gemm, s[0], s[1], s[2], way & 1, way & 2);
@@ -282,7 +294,7 @@ static void convolutions_agree_with_sums_in_double(void **state) {
     (void)state;
     int sets = 0, count = (int)(sizeof convolutions / sizeof *convolutions);
     IMPL_EACH_ISA(isa) sets++;
-    assert_int_equal(conv_check(twi_cpu_gemm_impls, convolutions, count), count * 7 * sets);
+    assert_int_equal(conv_check(twi_cpu_patches_impls, convolutions, count), count * 7 * sets);
 }
 
 int main(void) {

@@ -7,6 +7,9 @@
 #include "guard.h"
 #include <talweg/base.h>
 
+/* Features that are summed up apart from others, where a dense layer goes by ranges of them. */
+enum { TWI_FEATURE_BLOCK = 32 };
+
 typedef struct twi_conv2d_attrs {
     int32_t stride_h, stride_w;
     int32_t pad_top, pad_left, pad_bottom, pad_right;

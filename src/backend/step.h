@@ -55,6 +55,7 @@ typedef enum twi_types {
 typedef enum twi_reach {
     TWI_BATCHED, /* axis 0 is the batch: a chunk is handed its own samples only */
     TWI_WHOLE,   /* every chunk is handed all of it */
+    TWI_RANGED,  /* so is every part of a range, but touches that part of it alone */
     TWI_SUMMED   /* an output that sums over the chunks: a call adds its part (replaces when call->first) */
 } twi_reach;
 
@@ -282,8 +283,8 @@ typedef struct twi_step_plan {
     size_t partial_offset[TWI_MAX_OPERANDS];  /* in the arena: groups x twi_partial_stride */
 } twi_step_plan;
 
-/* A run of steps done chunk by chunk without a barrier in between (TWI_BY_SAMPLE), or one ranged step, or steps done at
- * once.
+/* A run of steps done chunk by chunk without a barrier in between (TWI_BY_SAMPLE), or part by part of one range, or steps
+ * done at once.
  * The batch is cut into chunks of `chunk` samples (the last may be shorter), the chunks into `groups` contiguous runs;
  * a group's sums add in order and groups are combined in index order, whoever runs them. */
 typedef struct twi_segment {

@@ -33,7 +33,7 @@ const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights_bias) = {
     .name = "dense.backward_weights_bias",
     .operand_count = 4,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"dy", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
+                {"dy", TWI_READ, TWI_REAL, TWI_RANGED, 0},
                 {"dw", TWI_WRITE, TWI_GRADIENT, TWI_WHOLE, 0},
                 {"db", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,

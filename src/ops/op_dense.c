@@ -115,7 +115,7 @@ const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights) = {
     .name = "dense.backward_weights",
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"dy", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
+                {"dy", TWI_READ, TWI_REAL, TWI_RANGED, 0},
                 {"dw", TWI_WRITE, TWI_GRADIENT, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = weight_rows,

@@ -40,7 +40,7 @@ static const twi_kernel kernel_forward = {
     .operand_count = 3,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
                 {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"y", TWI_WRITE, TWI_REAL, TWI_WHOLE, 0}},
+                {"y", TWI_WRITE, TWI_REAL, TWI_RANGED, 0}},
     .split = TWI_BY_RANGE,
     .range = rows,
     .grain = 8,
@@ -54,7 +54,7 @@ static const twi_kernel kernel_forward = {
         .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},                                 \
                     {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},                                 \
                     {"b", TWI_READ, TWI_REAL, TWI_WHOLE, 0},                                 \
-                    {"y", TWI_WRITE, TWI_REAL, TWI_WHOLE, 0}},                               \
+                    {"y", TWI_WRITE, TWI_REAL, TWI_RANGED, 0}},                              \
         .split = TWI_BY_RANGE, .range = rows, .grain = 8, .flops = flops, .run = kernel_run, \
     }
 

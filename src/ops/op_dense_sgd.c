@@ -45,7 +45,7 @@ static const twi_kernel kernel_merged = {
     .name = "dense.backward_weights_sgd",
     .operand_count = 4,
     .operand = {{"x", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"dy", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
+                {"dy", TWI_READ, TWI_REAL, TWI_RANGED, 0},
                 {"w", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0},
                 {"momentum", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,

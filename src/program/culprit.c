@@ -64,6 +64,7 @@ static tw_status copy_buffers(search *s) {
         buffer->local = buffer->constant = false;
         buffer->lanes = 0; /* what is looked at lies sample by sample */
         buffer->unturned = false;
+        if (buffer->by_features) twi_shape_row_major(&buffer->shape, buffer->stride);
         buffer->over = -1;
         buffer->copied = false;
         if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || is_used(check, i, true)) continue;
@@ -82,10 +83,11 @@ static tw_status check_limit(const tw_program *program, size_t bytes) {
     const size_t held = twi_model_bytes(program->model) + program->aside;
     if (!program->memory_limit || (held <= program->memory_limit && bytes <= program->memory_limit - held))
         return TW_OK;
-    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY,
-                    "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
-                    "to be told the layer",
-                    bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
+    return TWI_FAIL(
+        TW_ERROR_OUT_OF_MEMORY,
+        "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
+        "to be told the layer",
+        bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
 }
 
 static tw_status make(search *s) {

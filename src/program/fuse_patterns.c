@@ -80,6 +80,12 @@ const twi_pattern twi_patterns[] = {
      .member = {{"add.forward", 0, 0, 0}, {"relu.forward", 0, 2, 0}},
      .replacement = "add.forward_relu",
      .operand = {{0, 0}, {0, 1}, {1, 1}}},
+    {.name = "dense+relu+bias backward",
+     .members = 3, /* the dense layer behind the relu, and the bias before it */
+     .member = {{"dense.backward_data", 0, 0, 0}, {"relu.backward", 0, 2, 0}, {"bias.backward", 1, 2, 0}},
+     .replacement = "dense.backward_data_relu",
+     .operand = {{0, 0}, {0, 1}, {1, 1}, {1, 2}, {2, 1}},
+     .asked = true},
     {.name = "bias+relu backward",
      .members = 2,
      .member = {{"relu.backward", 0, 0, 0}, {"bias.backward", 0, 2, 0}},
@@ -169,6 +175,18 @@ const twi_measure twi_measures[] = {
     {"dense.backward_weights", 2, "dense.backward_weights_measure"},
     {"dense.backward_weights_bias", 2, "dense.backward_weights_bias_measure"},
     {.product = NULL},
+};
+
+const twi_feature twi_features[] = {
+    {"dense.forward_bias_relu_rows", 3, NULL, NULL},
+    {"dense.forward", 0, "dense.forward_parts", "dense.join_parts"},
+    {"dense.forward_bias", 0, "dense.forward_parts", "dense.join_parts"},
+    {"dense.backward_data_relu", 2, "dense.backward_data_relu_features", NULL},
+    {"dense.backward_data_relu", 3, "dense.backward_data_relu_features", NULL},
+    {"dense.backward_weights", 0, "dense.backward_weights_columns", NULL},
+    {"dense.backward_weights_bias", 0, "dense.backward_weights_columns", NULL},
+    {"dense.backward_weights", 1, NULL, NULL},
+    {.kernel = NULL},
 };
 
 const twi_swap twi_swaps[] = {

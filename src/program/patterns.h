@@ -97,6 +97,17 @@ typedef struct twi_measure {
 
 extern const twi_measure twi_measures[]; /* ends with a NULL product */
 
+/* A step that can go by the features of its operand `operand`, where that lies feature by feature, and the kernel that
+ * does; NULL: the same. With `join`: it is x, w, b, y or x, w, y, its twin makes x, w, parts, and `join` makes y of
+ * parts, b. */
+typedef struct twi_feature {
+    const char *kernel;
+    int8_t operand;
+    const char *twin, *join;
+} twi_feature;
+
+extern const twi_feature twi_features[]; /* ends with a NULL kernel */
+
 /* Is that what the step does? Not if it has gone. */
 static inline bool twi_is_kernel(const twi_step *step, const char *name) {
     return step->kernel && strcmp(step->kernel->name, name) == 0;

@@ -103,6 +103,7 @@ static tw_status compile(tw_program *program, const tw_program_options *options)
     if (program->fuse && !program->train) TWI_TRY(twi_pass_fold(program));
     if (program->fuse) TWI_TRY(twi_pass_fuse(program));
     TWI_TRY(twi_pass_ranges(program));
+    TWI_TRY(twi_pass_features(program));
     TWI_TRY(twi_pass_merge(program, options));
     TWI_TRY(twi_pass_measure(program, options));
     TWI_TRY(twi_pass_sums(program));

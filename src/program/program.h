@@ -44,6 +44,7 @@ typedef struct twi_buffer {
     uint8_t lanes; /* lanes pass: samples side by side, as twi_operand.lanes */
     bool unturned; /* lanes pass: its samples stay one after the other */
     bool copied;   /* copies pass: an input of which every worker has a copy */
+    bool by_features; /* features pass: lies feature by feature, the samples of each side by side */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     int first_step, last_step;
@@ -65,6 +66,7 @@ typedef struct twi_step {
     bool tf32;     /* its products may read f32 as TF32 */
     twi_ref operand[TWI_MAX_OPERANDS];
     bool ranged;       /* ranges pass: goes by ranges, where records of its kind go by samples */
+    int64_t features;  /* features pass: goes by ranges of so many, with others that do; 0: it does not */
     const char *apart; /* makes a weight's gradient: why it does not update the weight too; NULL: it is not asked */
     bool again;        /* does once more what a forward step did: recompute.c */
     bool constant;     /* constants pass: runs only where parameters or statistics have changed since */
@@ -298,6 +300,8 @@ tw_status twi_place_sums(tw_program *program);
 /* ranges.c: of training programs. Products that go by parts of their weights, or of their gradients, instead of by
  * samples. */
 tw_status twi_pass_ranges(tw_program *program);
+/* features.c: values behind such products that lie feature by feature, and steps that go by their ranges too. */
+tw_status twi_pass_features(tw_program *program);
 /* merge.c: of training programs. Gradients that go into their weights as they are made. */
 tw_status twi_pass_merge(tw_program *program, const tw_program_options *options);
 /* The learned parameter whose whole gradient the step writes, as that operand: its value in the graph; -1: there is

@@ -13,6 +13,7 @@ static void add_operand(const tw_program *program, const twi_step *step, int o, 
     if (buffer->store == TWI_REAL && twi_is_half(buffer->dtype))
         twi_text_add(text, ":%s", tw_dtype_name((tw_dtype)buffer->dtype));
     if (pass >= TW_PASS_CHOOSE && buffer->lanes) twi_text_add(text, "x%d", buffer->lanes);
+    if (pass >= TW_PASS_CHOOSE && buffer->by_features) twi_text_add(text, "^T");
     if (pass < TW_PASS_MEMORY) return;
     const twi_buffer *root = &program->buffer[twi_program_root(program, step->operand[o])];
     if (root->source == TWI_SOURCE_ARENA) twi_text_add(text, "%s%zu", root->local ? "@local+" : "@", root->offset);

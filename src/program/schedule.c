@@ -54,20 +54,21 @@ static tw_status sink_ranged(tw_program *program) {
     return TW_OK;
 }
 
-/* Does a step write what another one has as operand r, other than batch by batch? */
+/* Does a step write what another one has as operand r, other than batch by batch or range by range? */
 static bool clash(const tw_program *program, const twi_step *writer, const twi_step *step, int r) {
     const int root = twi_program_root(program, step->operand[r]);
     for (int o = 0; o < writer->kernel->operand_count; o++) {
         const twi_operand_rule *rule = &writer->kernel->operand[o];
         if (writer->operand[o] >= 0 && rule->access != TWI_READ &&
             twi_program_root(program, writer->operand[o]) == root &&
-            (rule->reach != TWI_BATCHED || step->kernel->operand[r].reach != TWI_BATCHED))
+            (rule->reach != step->kernel->operand[r].reach ||
+             (rule->reach != TWI_BATCHED && rule->reach != TWI_RANGED)))
             return true;
     }
     return false;
 }
 
-/* Does the step touch, other than as batches, what a step since `first` writes? */
+/* Does the step touch, other than as batches or ranges, what a step since `first` writes? */
 static bool needs_whole(const tw_program *program, int first, int at) {
     const twi_step *step = &program->step[at];
     for (int r = 0; r < step->kernel->operand_count; r++) TWI_FOR_USES(program, step->operand[r], u) {
@@ -82,12 +83,14 @@ static bool needs_whole(const tw_program *program, int first, int at) {
 static bool joins(const tw_program *program, int first, int at) {
     const twi_step *step = &program->step[at];
     const twi_step *head = &program->step[first];
-    if (step->kernel->split != head->kernel->split || step->kernel->split == TWI_BY_RANGE) return false;
+    if (step->kernel->split != head->kernel->split) return false;
+    if (step->kernel->split == TWI_BY_RANGE && (!step->features || step->features != head->features)) return false;
     if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;
     if (step->constant != head->constant) return false;
     if (twi_makes_copies(program, step) != twi_makes_copies(program, head)) return false;
     if (step->kernel->split == TWI_AT_ONCE) return true;
+    if (step->kernel->split == TWI_BY_RANGE) return !needs_whole(program, first, at);
     if (!twi_program_context(program)->backend->chunked) return false;
     if (twi_program_step_samples(program, step) != twi_program_step_samples(program, head)) return false;
     return !needs_whole(program, first, at);

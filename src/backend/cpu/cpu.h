@@ -77,7 +77,9 @@ extern const twi_cpu_impl twi_cpu_pixels_impls[];   /* convolutions of few chann
 extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */
 extern const twi_cpu_impl twi_cpu_lanes_impls[];    /* convolutions of few channels, a vector of images at a time */
 extern const twi_cpu_impl twi_cpu_channelwise_impls[]; /* convolutions with one filter a channel */
-extern const twi_cpu_impl twi_cpu_gemm_impls[];     /* dense layers; any convolution by patches and products */
+extern const twi_cpu_impl twi_cpu_features_impls[]; /* dense layers by ranges of features that lie one by one */
+extern const twi_cpu_impl twi_cpu_gemm_impls[];     /* dense layers */
+extern const twi_cpu_impl twi_cpu_patches_impls[];  /* any convolution, by products of patches */
 extern const twi_cpu_impl twi_cpu_norm_impls[];     /* batch norm pieces */
 extern const twi_cpu_impl twi_cpu_point_impls[];    /* element-wise, pooling, loss, optimizers, copies */
 extern const twi_cpu_impl twi_cpu_fold_impls[];     /* scalings that go into weights */

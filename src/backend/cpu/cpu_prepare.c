@@ -68,9 +68,6 @@ static tw_status check_segment(const twi_plan *plan, int index) {
         return TWI_FAIL(TW_ERROR_INTERNAL,
                         "cpu: segment %d has %d groups of chunks of %lld out of %lld samples; please report it", index,
                         s->groups, (long long)s->chunk, (long long)s->samples);
-    if (s->split == TWI_BY_RANGE && s->step_count != 1)
-        return TWI_FAIL(TW_ERROR_INTERNAL, "cpu: segment %d has %d ranged steps, expected 1; please report it", index,
-                        s->step_count);
     return TW_OK;
 }
 
@@ -274,14 +271,24 @@ static void add_group_phases(binding *b, twi_cpu_segment *segment, int first_fin
     if (b->finishes > first_finish) add_phase(b, segment, twi_cpu_run_finish, first_finish, b->finishes - first_finish);
 }
 
-static void add_range_phase(binding *b, twi_cpu_segment *segment) {
+/* Several steps of one range have grains of which the largest is a multiple of the others. */
+static tw_status add_range_phase(binding *b, twi_cpu_segment *segment) {
     const twi_cpu_step *step = &b->program->step[segment->first_step];
     segment->range = step->kernel->range(&step->whole);
-    segment->grain = step->kernel->grain > 0 ? step->kernel->grain : 1;
+    segment->grain = 1;
+    for (int s = 0; s < segment->step_count; s++) {
+        const int64_t range = step[s].kernel->range(&step[s].whole);
+        if (range != segment->range)
+            return TWI_FAIL(TW_ERROR_INTERNAL,
+                            "cpu: %s has a range of %lld, in a segment of ranges of %lld; please report it",
+                            step[s].kernel->name, (long long)range, (long long)segment->range);
+        if (step[s].kernel->grain > segment->grain) segment->grain = step[s].kernel->grain;
+    }
     int64_t grains = (segment->range + segment->grain - 1) / segment->grain;
     twi_cpu_phase *parts =
         add_phase(b, segment, twi_cpu_run_range, 0, grains < RANGE_PARTS ? (int)grains : RANGE_PARTS);
     parts->alone = parts->alone || segment->nanoseconds < SHARED_NANOSECONDS;
+    return TW_OK;
 }
 
 /* Workspaces that last for their segment alone are filled before it, whatever the run before left. */
@@ -292,7 +299,7 @@ static void add_begin_phase(binding *b, const twi_cpu_segment *segment) {
     if (count && b->plan->brief_shared) add_phase(b, segment, twi_cpu_run_begin, first, count);
 }
 
-static void bind_segment(binding *b, int index) {
+static tw_status bind_segment(binding *b, int index) {
     const twi_segment *plan = &b->plan->segment[index];
     twi_cpu_segment *segment = &b->program->segment[index];
     segment->first_step = plan->first_step;
@@ -308,11 +315,12 @@ static void bind_segment(binding *b, int index) {
         segment->groups = plan->groups;
         add_group_phases(b, segment, first_finish);
     } else if (plan->split == TWI_BY_RANGE) {
-        add_range_phase(b, segment);
+        TWI_TRY(add_range_phase(b, segment));
     } else {
         add_phase(b, segment, twi_cpu_run_once, 0, 1);
     }
     segment->phase_count = b->phases - segment->first_phase;
+    return TW_OK;
 }
 
 /* ---- entries ---- */
@@ -322,7 +330,7 @@ static tw_status bind(binding *b, unsigned char *scratch) {
     for (int s = 0; s < b->plan->segment_count; s++) TWI_TRY(count_segment(b, s));
     TWI_TRY(allocate(b));
     for (int w = 0; w < program->workers; w++) program->worker[w].scratch = scratch + (size_t)w * b->plan->worker_bytes;
-    for (int s = 0; s < b->plan->segment_count; s++) bind_segment(b, s);
+    for (int s = 0; s < b->plan->segment_count; s++) TWI_TRY(bind_segment(b, s));
     program->begin_count = b->plan->brief_shared ? 0 : b->begins;
     program->phase_count = b->phases;
     return twi_cpu_place_barriers(program, b->plan, b->arena);

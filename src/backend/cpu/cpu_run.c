@@ -88,14 +88,18 @@ void twi_cpu_run_group(const twi_cpu_program *program, const twi_cpu_phase *phas
 
 void twi_cpu_run_range(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
     const twi_cpu_segment *segment = phase->segment;
-    const twi_cpu_step *step = &program->step[segment->first_step];
+    const int64_t grains = (segment->range + segment->grain - 1) / segment->grain,
+                  begin = part * grains / phase->parts * segment->grain,
+                  end = part + 1 == phase->parts ? segment->range : (part + 1) * grains / phase->parts * segment->grain;
     int64_t since = watch(program);
-    int64_t grains = (segment->range + segment->grain - 1) / segment->grain;
-    twi_call *call = &program->worker[worker].call[step->call];
-    call->begin = part * grains / phase->parts * segment->grain;
-    call->end = part + 1 == phase->parts ? segment->range : (part + 1) * grains / phase->parts * segment->grain;
-    run_step(program, step, call, worker, false);
-    lap(program, step, worker, 1, &since);
+    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
+        const twi_cpu_step *step = &program->step[s];
+        twi_call *call = &program->worker[worker].call[step->call];
+        call->begin = begin;
+        call->end = end;
+        run_step(program, step, call, worker, false);
+        lap(program, step, worker, 1, &since);
+    }
 }
 
 void twi_cpu_run_once(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {

@@ -8,6 +8,12 @@
 /* One element after the other in logical order, the last axis fastest. */
 static inline bool twi_is_row_major(const twi_operand *o) { return twi_shape_is_row_major(&o->shape, o->stride); }
 
+/* Rows of a matrix side by side: the elements of each column one after the other. */
+static inline bool twi_is_turned(const twi_operand *o) {
+    return o->shape.rank == 2 && (o->stride[0] == 1 || o->shape.dim[0] == 1) &&
+           (o->stride[1] == o->shape.dim[0] || o->shape.dim[1] == 1);
+}
+
 /* The same with axis 1, the channels, fastest of all: N,H,W,C. */
 static inline bool twi_is_channels_last(const twi_operand *o) {
     twi_operand moved = *o;

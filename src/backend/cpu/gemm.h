@@ -29,7 +29,9 @@ typedef struct twi_gemm {
     /* The sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */
     void (*outer_update)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                          int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch);
-    /* The same of halves, widened. */
+    /* c[j][i] = a[i][j], of m rows and n columns of a. */
+    void (*turn)(int64_t m, int64_t n, const float *a, int64_t a_row, float *c, int64_t c_row);
+    /* outer of halves, widened. */
     void (*outer_halves)(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
                          int64_t a_step, const uint16_t *b, int64_t b_row, bool add, float *c, int64_t c_row,
                          float *scratch);

@@ -1,6 +1,4 @@
-/* Dense layers, and any convolution, by products of matrices (gemm.h, conv_patches.h): which calls are taken, and what
- * they become. */
-#include "conv_patches.h"
+/* Dense layers by products of matrices (gemm.h): which calls are taken, and what they become. */
 #include "dense.h"
 #include "gemm.h"
 #include "halves.h"
@@ -25,13 +23,27 @@ const twi_gemm *twi_gemm_for(twi_isa isa) {
 
 /* ---- dense layers ---- */
 
-static const char *refuse_dense(const twi_call *call, twi_isa isa) {
-    (void)isa;
+/* turned: an operand that may lie feature by feature as well; -1: none may. */
+static const char *refuse_but(const twi_call *call, int turned) {
     for (int i = 0; i < call->operand_count; i++) {
         if (!twi_is_f32(&call->operand[i])) return "an operand is not f32";
-        if (!twi_is_row_major(&call->operand[i])) return "an operand is not row-major";
+        if (!twi_is_row_major(&call->operand[i]) && (i != turned || !twi_is_turned(&call->operand[i])))
+            return "an operand is not row-major";
     }
     return NULL;
+}
+static const char *refuse_dense(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    return refuse_but(call, -1);
+}
+static const char *refuse_rows(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    return refuse_but(call, call->operand_count - 1);
+}
+/* x, dy and what is made of them. */
+static const char *refuse_weights(const twi_call *call, twi_isa isa) {
+    (void)isa;
+    return refuse_but(call, 1);
 }
 
 /* A product of m rows, each of sums of k terms; a range is a part of the rows. */
@@ -46,6 +58,32 @@ static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const tw
 static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
     return want_outer(site, main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]);
+}
+
+/* Where y lies feature by feature, so many rows of w are gone through with so many samples at a time. */
+enum { TURNED_ROWS = 8, TURNED_SAMPLES = 96 };
+
+static tw_status prepare_rows(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    if (!twi_is_row_major(&main->operand[main->operand_count - 1]))
+        site->worker_bytes = TURNED_ROWS * TURNED_SAMPLES * sizeof(float);
+    return TW_OK;
+}
+
+static void run_rows_turned(const twi_cpu_site *site, const twi_call *call, const float *bias, bool relu,
+                            float *scratch) {
+    const twi_operand *x = &call->operand[0], *w = &call->operand[1], *y = &call->operand[call->operand_count - 1];
+    const twi_gemm *gemm = twi_gemm_for(site->isa);
+    const int64_t samples = x->shape.dim[0], in = x->shape.dim[1];
+    for (int64_t o = call->begin, rows; o < call->end; o += rows) {
+        rows = twi_smaller(TURNED_ROWS, call->end - o);
+        for (int64_t n = 0, some; n < samples; n += some) {
+            some = twi_smaller(TURNED_SAMPLES, samples - n);
+            gemm->dot(some, rows, in, (const float *)x->data + n * in, in, (const float *)w->data + o * in, in,
+                      bias ? bias + o : NULL, relu, scratch, rows);
+            gemm->turn(some, rows, scratch, rows, (float *)y->data + o * samples + n, samples);
+        }
+    }
 }
 
 /* Rows begin .. end-1 of w, which are as many features of y. */
@@ -73,17 +111,21 @@ static void dense_forward_bias_relu(const twi_cpu_site *site, const twi_call *ca
     run_dense_forward(site, call, call->operand[2].data, true);
 }
 
+static void run_rows(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                     const float *bias, bool relu) {
+    if (twi_is_row_major(&call->operand[call->operand_count - 1]))
+        run_dense_rows(site, call, call->begin, call->end, bias, relu);
+    else
+        run_rows_turned(site, call, bias, relu, workspace->scratch);
+}
 static void dense_rows(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    (void)workspace;
-    run_dense_rows(site, call, call->begin, call->end, NULL, false);
+    run_rows(site, call, workspace, NULL, false);
 }
 static void dense_rows_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    (void)workspace;
-    run_dense_rows(site, call, call->begin, call->end, call->operand[2].data, false);
+    run_rows(site, call, workspace, call->operand[2].data, false);
 }
 static void dense_rows_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    (void)workspace;
-    run_dense_rows(site, call, call->begin, call->end, call->operand[2].data, true);
+    run_rows(site, call, workspace, call->operand[2].data, true);
 }
 
 /* Behind each chunk's product, while it is in cache. x, w, b, y, and what the gelu reads if somebody wants it. */
@@ -107,9 +149,9 @@ static void dense_backward_data(const twi_cpu_site *site, const twi_call *call, 
                                    workspace->scratch);
 }
 
-/* The bias and gelu behind which the layer stands: of dy, w, z, g, db what bias_gelu.backward takes, g in place of its
- * dy. */
-static twi_call bias_gelu_part(const twi_call *call) {
+/* The bias and gelu, or relu, behind which the layer stands: of dy, w, z, g, db what bias_gelu.backward takes, g in
+ * place of its dy; for a relu its result instead of z. */
+static twi_call activation_part(const twi_call *call) {
     const twi_operand *g = &call->operand[3];
     twi_call part = *call;
     part.operand_count = 4;
@@ -120,34 +162,48 @@ static twi_call bias_gelu_part(const twi_call *call) {
     return part;
 }
 
-static tw_status prepare_data_gelu(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    const twi_call part = bias_gelu_part(main);
+static tw_status prepare_data_activation(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    const twi_call part = activation_part(main);
     TWI_TRY(twi_sweep_prepare(site, &part, tail));
     size_t product = twi_gemm_outer_scratch() * sizeof(float); /* one after the other */
     if (site->worker_bytes < product) site->worker_bytes = product;
     return TW_OK;
 }
 
-static void dense_backward_data_gelu(const twi_cpu_site *site, const twi_call *call,
-                                     const twi_cpu_workspace *workspace) {
+static void run_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
+                              twi_cpu_loop *activation) {
     twi_call part = *call;
     part.operand[2] = call->operand[3];
     dense_backward_data(site, &part, workspace);
-    part = bias_gelu_part(call);
-    TWI_FOR_ISA(site->isa, point)->bias_gelu_backward(&part, workspace);
+    part = activation_part(call);
+    activation(&part, workspace);
+}
+static void dense_backward_data_gelu(const twi_cpu_site *site, const twi_call *call,
+                                     const twi_cpu_workspace *workspace) {
+    run_backward_data(site, call, workspace, TWI_FOR_ISA(site->isa, point)->bias_gelu_backward);
+}
+static void dense_backward_data_relu(const twi_cpu_site *site, const twi_call *call,
+                                     const twi_cpu_workspace *workspace) {
+    run_backward_data(site, call, workspace, TWI_FOR_ISA(site->isa, point)->bias_relu_backward);
+}
+
+/* Of dy, those that a range of rows of dw is made with. */
+static const float *columns_of(const twi_call *call) {
+    const twi_operand *dy = &call->operand[1];
+    return (const float *)dy->data + call->begin * dy->stride[1];
 }
 
 /* A range of rows of dw, from the whole batch. */
 static void dense_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
-    int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
-    twi_gemm_for(site->isa)->outer(call->end - call->begin, in, samples, (const float *)dy->data + call->begin, 1, out,
+    int64_t samples = x->shape.dim[0], in = dw->shape.dim[1];
+    twi_gemm_for(site->isa)->outer(call->end - call->begin, in, samples, columns_of(call), dy->stride[1], dy->stride[0],
                                    x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
 }
 
 static const char *refuse_merged(const twi_call *call, twi_isa isa) {
     if (call->operand[0].shape.dim[0] > TWI_GEMM_DEPTH) return "sums over so many samples are made in parts";
-    return refuse_dense(call, isa);
+    return refuse_weights(call, isa);
 }
 
 /* And the update of those rows. */
@@ -155,7 +211,7 @@ static void dense_backward_weights_sgd(const twi_cpu_site *site, const twi_call 
                                        const twi_cpu_workspace *workspace) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *w = &call->operand[2];
     const twi_update_attrs *attrs = call->attrs;
-    const int64_t samples = x->shape.dim[0], out = w->shape.dim[0], in = w->shape.dim[1];
+    const int64_t samples = x->shape.dim[0], in = w->shape.dim[1];
     float *momentum = call->operand[3].data;
     if (twi_run_refused(call->control)) return;
     const twi_gemm_update update = {.rate = (float)call->control->learning_rate,
@@ -164,8 +220,8 @@ static void dense_backward_weights_sgd(const twi_cpu_site *site, const twi_call 
                                     .factor = (float)call->control->guard.factor,
                                     .nesterov = attrs->nesterov,
                                     .buffer = momentum ? momentum + call->begin * in : NULL};
-    twi_gemm_for(site->isa)->outer_update(call->end - call->begin, in, samples, (const float *)dy->data + call->begin,
-                                          1, out, x->data, in, &update, (float *)w->data + call->begin * in, in,
+    twi_gemm_for(site->isa)->outer_update(call->end - call->begin, in, samples, columns_of(call), dy->stride[1],
+                                          dy->stride[0], x->data, in, &update, (float *)w->data + call->begin * in, in,
                                           workspace->scratch);
 }
 
@@ -173,7 +229,7 @@ static void dense_backward_weights_sgd(const twi_cpu_site *site, const twi_call 
 static void sum_columns(const twi_call *call) {
     const twi_operand *dy = &call->operand[1];
     int64_t samples = dy->shape.dim[0], out = dy->shape.dim[1], count = call->end - call->begin;
-    const float *from = (const float *)dy->data + call->begin;
+    const float *from = columns_of(call);
     float *restrict db = (float *)call->operand[3].data + call->begin;
     memset(db, 0, (size_t)count * sizeof *db);
     for (int64_t n = 0; n < samples; n++, from += out)
@@ -199,7 +255,11 @@ static float block_of(const twi_cpu_site *site, float squares, const float *row,
 /* Gradients that are rounded to halves are measured as that. */
 static const char *refuse_measured(const twi_call *call, twi_isa isa) {
     const twi_measure_attrs *attrs = call->attrs;
-    return attrs->dtype == TW_F32 ? refuse_dense(call, isa) : "the gradient is kept in half precision";
+    return attrs->dtype == TW_F32 ? refuse_weights(call, isa) : "the gradient is kept in half precision";
+}
+static const char *refuse_bias_measured(const twi_call *call, twi_isa isa) {
+    const char *reason = refuse_measured(call, isa);
+    return reason ? reason : refuse_dense(call, isa);
 }
 static tw_status prepare_measured(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
@@ -210,10 +270,10 @@ static tw_status prepare_measured(twi_cpu_site *site, const twi_call *main, cons
 static void dense_backward_weights_measure(const twi_cpu_site *site, const twi_call *call,
                                            const twi_cpu_workspace *workspace) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
-    const int64_t samples = x->shape.dim[0], out = dw->shape.dim[0], in = dw->shape.dim[1];
+    const int64_t samples = x->shape.dim[0], in = dw->shape.dim[1];
     float *row = (float *)dw->data + call->begin * in, *block = blocks_of(call);
-    twi_gemm_for(site->isa)->outer_squares(call->end - call->begin, in, samples, (const float *)dy->data + call->begin,
-                                           1, out, x->data, in, row, in, block, workspace->scratch);
+    twi_gemm_for(site->isa)->outer_squares(call->end - call->begin, in, samples, columns_of(call), dy->stride[1],
+                                           dy->stride[0], x->data, in, row, in, block, workspace->scratch);
     for (int64_t o = call->begin; o < call->end; o++, block++, row += in) *block = block_of(site, *block, row, in);
 }
 static void dense_backward_weights_bias_measure(const twi_cpu_site *site, const twi_call *call,
@@ -322,82 +382,6 @@ static void dense_backward_weights_bias_measure_halves(const twi_cpu_site *site,
     sum_columns_halves(site, call);
 }
 
-/* ---- convolutions ---- */
-
-static const char *refuse_conv(const twi_call *call, twi_isa isa) {
-    (void)isa;
-    return twi_conv_refuse_layout(call);
-}
-
-static twi_conv_shape forward_shape(const twi_call *call) {
-    return twi_conv_shape_of(call, 0, 1, call->operand_count - 1);
-}
-static twi_conv_shape backward_data_shape(const twi_call *call) { return twi_conv_shape_of(call, 2, 1, 0); }
-static twi_conv_shape backward_weights_shape(const twi_call *call) { return twi_conv_shape_of(call, 0, 2, 1); }
-
-static tw_status prepare_conv(twi_cpu_site *site, twi_conv_shape shape) {
-    size_t floats;
-    TWI_TRY(twi_patches_scratch(&shape, &floats));
-    return twi_mul_size(&site->worker_bytes, floats, sizeof(float), "convolution patches");
-}
-static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    return prepare_conv(site, forward_shape(main));
-}
-static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    return prepare_conv(site, backward_data_shape(main));
-}
-static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    return prepare_conv(site, backward_weights_shape(main));
-}
-
-static void run_conv_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
-                             const float *bias, bool relu) {
-    twi_conv_shape shape = forward_shape(call);
-    twi_patches_forward(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data, bias, relu,
-                        call->operand[call->operand_count - 1].data, workspace->scratch);
-}
-static void conv_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    run_conv_forward(site, call, workspace, NULL, false);
-}
-static void conv_forward_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    run_conv_forward(site, call, workspace, call->operand[2].data, false);
-}
-static void conv_forward_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    run_conv_forward(site, call, workspace, call->operand[2].data, true);
-}
-
-static void conv_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    twi_conv_shape shape = backward_data_shape(call);
-    twi_patches_backward_data(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data,
-                              call->operand[2].data, workspace->scratch);
-}
-
-static void conv_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    twi_conv_shape shape = backward_weights_shape(call);
-    twi_patches_backward_weights(twi_gemm_for(site->isa), &shape, call->operand[0].data, call->operand[1].data,
-                                 !call->first, call->operand[2].data, workspace->scratch);
-}
-
-static tw_status prepare_backward_weights_ranged(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
-    (void)tail;
-    const twi_conv_shape shape = backward_weights_shape(main);
-    size_t floats;
-    TWI_TRY(twi_patches_part_scratch(&shape, &floats));
-    return twi_mul_size(&site->worker_bytes, floats, sizeof(float), "convolution patches");
-}
-static void conv_backward_weights_ranged(const twi_cpu_site *site, const twi_call *call,
-                                         const twi_cpu_workspace *workspace) {
-    const twi_conv_shape shape = backward_weights_shape(call);
-    for (int64_t i = call->begin; i < call->end; i++) {
-        const twi_conv2d_part part = twi_conv2d_part_at(call->operand[2].shape.dim, i);
-        twi_patches_backward_weights_part(twi_gemm_for(site->isa), &shape, &part, call->operand[0].data,
-                                          call->operand[1].data, call->operand[2].data, workspace->scratch);
-    }
-}
-
 /* ---- table ---- */
 
 #define DENSE_HALVES(kernel_name, run_fn)                                              \
@@ -405,17 +389,13 @@ static void conv_backward_weights_ranged(const twi_cpu_site *site, const twi_cal
         .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense_halves, \
         .prepare = prepare_weights_halves, .run = run_fn                               \
     }
-#define DENSE(kernel_name, prepare_fn, run_fn) \
-    { .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_dense, .prepare = prepare_fn, .run = run_fn }
+#define DENSE_BUT(kernel_name, refuse_fn, prepare_fn, run_fn) \
+    { .kernel = "dense." kernel_name, .name = "gemm", .refuse = refuse_fn, .prepare = prepare_fn, .run = run_fn }
+#define DENSE(kernel_name, prepare_fn, run_fn) DENSE_BUT(kernel_name, refuse_dense, prepare_fn, run_fn)
 #define MEASURED(kernel_name, refuse_fn, prepare_fn, run_fn)                                                         \
     {                                                                                                                \
         .kernel = "dense.backward_weights_" kernel_name, .name = "gemm", .refuse = refuse_fn, .prepare = prepare_fn, \
         .run = run_fn                                                                                                \
-    }
-#define CONV(kernel_name, prepare_fn, run_fn)                                                             \
-    {                                                                                                     \
-        .kernel = "conv2d." kernel_name, .name = "patches", .refuse = refuse_conv, .prepare = prepare_fn, \
-        .run = run_fn, .describe = twi_conv_describe                                                      \
     }
 
 const twi_cpu_impl twi_cpu_gemm_impls[] = {
@@ -423,15 +403,16 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     DENSE("forward_bias", NULL, dense_forward_bias),
     DENSE("forward_bias_relu", NULL, dense_forward_bias_relu),
     DENSE("forward_bias_gelu", NULL, dense_forward_bias_gelu),
-    DENSE("forward_rows", NULL, dense_rows),
-    DENSE("forward_bias_rows", NULL, dense_rows_bias),
-    DENSE("forward_bias_relu_rows", NULL, dense_rows_bias_relu),
+    DENSE_BUT("forward_rows", refuse_rows, prepare_rows, dense_rows),
+    DENSE_BUT("forward_bias_rows", refuse_rows, prepare_rows, dense_rows_bias),
+    DENSE_BUT("forward_bias_relu_rows", refuse_rows, prepare_rows, dense_rows_bias_relu),
     DENSE("backward_data", prepare_data, dense_backward_data),
-    DENSE("backward_data_gelu", prepare_data_gelu, dense_backward_data_gelu),
-    DENSE("backward_weights", prepare_weights, dense_backward_weights),
+    DENSE("backward_data_gelu", prepare_data_activation, dense_backward_data_gelu),
+    DENSE("backward_data_relu", prepare_data_activation, dense_backward_data_relu),
+    DENSE_BUT("backward_weights", refuse_weights, prepare_weights, dense_backward_weights),
     DENSE("backward_weights_bias", prepare_weights, dense_backward_weights_bias),
     MEASURED("measure", refuse_measured, prepare_measured, dense_backward_weights_measure),
-    MEASURED("bias_measure", refuse_measured, prepare_measured, dense_backward_weights_bias_measure),
+    MEASURED("bias_measure", refuse_bias_measured, prepare_measured, dense_backward_weights_bias_measure),
     {.kernel = "dense.backward_weights_sgd",
      .name = "gemm",
      .refuse = refuse_merged,
@@ -442,11 +423,5 @@ const twi_cpu_impl twi_cpu_gemm_impls[] = {
     MEASURED("measure", refuse_measured_halves, prepare_weights_halves, dense_backward_weights_measure_halves),
     MEASURED("bias_measure", refuse_measured_halves, prepare_weights_halves,
              dense_backward_weights_bias_measure_halves),
-    CONV("forward", prepare_forward, conv_forward),
-    CONV("forward_bias", prepare_forward, conv_forward_bias),
-    CONV("forward_bias_relu", prepare_forward, conv_forward_bias_relu),
-    CONV("backward_data", prepare_backward_data, conv_backward_data),
-    CONV("backward_weights", prepare_backward_weights, conv_backward_weights),
-    CONV("backward_weights_ranged", prepare_backward_weights_ranged, conv_backward_weights_ranged),
     {.kernel = NULL},
 };

@@ -46,6 +46,8 @@ typedef struct twi_point_loops {
      * where that sum does not hold. */
     float (*guard_sum)(const float *gradients, int64_t count);
     float (*guard_block)(const float *gradients, int64_t count, int64_t first);
+    /* g = dy where y > 0, else 0, of so many rows of so many columns; dy may be g. sum: of each row of g. */
+    void (*relu_backward_rows)(const float *dy, const float *y, float *g, float *sum, int64_t rows, int64_t columns);
 } twi_point_loops;
 
 extern const twi_point_loops twi_point_baseline, twi_point_avx2, twi_point_avx512, twi_point_avx512_bf16;

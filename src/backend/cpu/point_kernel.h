@@ -11,4 +11,5 @@
 #include "update_kernel.h"
 
 #define POINT_LOOP(name, kernel, refuse, prepare) .name = name,
-const twi_point_loops POINT_LOOPS = {TWI_POINT_KERNELS(POINT_LOOP).guard_sum = guard_sum, .guard_block = guard_block};
+const twi_point_loops POINT_LOOPS = {TWI_POINT_KERNELS(POINT_LOOP).guard_sum = guard_sum, .guard_block = guard_block,
+                                     .relu_backward_rows = relu_backward_rows};

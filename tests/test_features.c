@@ -110,12 +110,18 @@ static tw_value *deep(tw_model *model, tw_value *x) {
     return mlp(model, tw_relu(model, tw_dense(model, x, HIDDEN, NULL)));
 }
 
+/* Two steps of the way forward are one segment, three of the way back another; but for one that updates the weight as well. */
 static bool goes_by_features(const tw_program *program) {
-    int found = 0;
-    for (int i = 0; i < program->step_count; i++)
-        found += program->step[i].features == HIDDEN && program->step[i].kernel->split == TWI_BY_RANGE;
+    int found = 0, merged = 0, segments = 0, last = -1;
+    for (int i = 0; i < program->step_count; i++) {
+        if (program->step[i].features != HIDDEN || program->step[i].kernel->split != TWI_BY_RANGE) continue;
+        found++;
+        merged += strcmp(program->step[i].kernel->name, "dense.backward_weights_sgd") == 0;
+        segments += program->step[i].segment != last;
+        last = program->step[i].segment;
+    }
     assert_true(found == 0 || found == 5);
-    return found > 0;
+    return found > 0 && segments == 2 + merged;
 }
 
 static tw_program *train(net *n, int64_t batch, const tw_program_options *options) {

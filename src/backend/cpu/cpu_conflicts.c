@@ -118,7 +118,9 @@ static void touch_phase(listing *l, const twi_cpu_phase *phase) {
         if (phase->part == twi_cpu_run_piece) touch_piece(l, segment, &program->piece[part]);
         if (phase->part == twi_cpu_run_finish) touch_step(l, segment, program->finish[part], true);
     }
-    if (phase->part != twi_cpu_run_group && phase->part != twi_cpu_run_range && phase->part != twi_cpu_run_once) return;
+    if (phase->part == twi_cpu_run_range)
+        for (int s = phase->first; s < phase->first + phase->steps; s++) touch_step(l, segment, s, false);
+    if (phase->part != twi_cpu_run_group && phase->part != twi_cpu_run_once) return;
     for (int s = 0; s < segment->step_count; s++) touch_step(l, segment, segment->first_step + s, false);
 }
 

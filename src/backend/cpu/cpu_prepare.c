@@ -100,6 +100,7 @@ static tw_status count_segment(binding *b, int index) {
     const twi_segment *segment = &b->plan->segment[index];
     TWI_TRY(check_segment(b->plan, index));
     b->phases += 4; /* at most: what its steps begin with, its steps, their sums, their layouts */
+    if (segment->split == TWI_BY_RANGE) b->phases += segment->step_count;
     for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
         const twi_step_plan *plan = &b->plan->step[s];
         TWI_TRY(check_step(b, plan, segment));
@@ -271,23 +272,36 @@ static void add_group_phases(binding *b, twi_cpu_segment *segment, int first_fin
     if (b->finishes > first_finish) add_phase(b, segment, twi_cpu_run_finish, first_finish, b->finishes - first_finish);
 }
 
-/* Several steps of one range have grains of which the largest is a multiple of the others. */
-static tw_status add_range_phase(binding *b, twi_cpu_segment *segment) {
+/* Steps first .. first + steps - 1 of a segment, part by part of their range. Of several grains the largest is a multiple
+ * of the others. */
+static void add_range_phase(binding *b, const twi_cpu_segment *segment, int first, int steps) {
+    int64_t grain = 1;
+    for (int s = first; s < first + steps; s++)
+        if (b->program->step[s].kernel->grain > grain) grain = b->program->step[s].kernel->grain;
+    const int64_t grains = (segment->range + grain - 1) / grain;
+    twi_cpu_phase *parts =
+        add_phase(b, segment, twi_cpu_run_range, first, grains < RANGE_PARTS ? (int)grains : RANGE_PARTS);
+    parts->steps = steps;
+    parts->grain = grain;
+    parts->alone = parts->alone || segment->nanoseconds < SHARED_NANOSECONDS;
+}
+
+/* As one phase, but where workers would have nothing to do: then step by step, of which some have finer grains. */
+static tw_status add_range_phases(binding *b, twi_cpu_segment *segment) {
     const twi_cpu_step *step = &b->program->step[segment->first_step];
     segment->range = step->kernel->range(&step->whole);
-    segment->grain = 1;
-    for (int s = 0; s < segment->step_count; s++) {
+    for (int s = 1; s < segment->step_count; s++) {
         const int64_t range = step[s].kernel->range(&step[s].whole);
         if (range != segment->range)
             return TWI_FAIL(TW_ERROR_INTERNAL,
                             "cpu: %s has a range of %lld, in a segment of ranges of %lld; please report it",
                             step[s].kernel->name, (long long)range, (long long)segment->range);
-        if (step[s].kernel->grain > segment->grain) segment->grain = step[s].kernel->grain;
     }
-    int64_t grains = (segment->range + segment->grain - 1) / segment->grain;
-    twi_cpu_phase *parts =
-        add_phase(b, segment, twi_cpu_run_range, 0, grains < RANGE_PARTS ? (int)grains : RANGE_PARTS);
-    parts->alone = parts->alone || segment->nanoseconds < SHARED_NANOSECONDS;
+    const int before = b->phases;
+    add_range_phase(b, segment, segment->first_step, segment->step_count);
+    if (segment->step_count == 1 || b->program->workers <= b->program->phase[before].parts) return TW_OK;
+    b->phases = before;
+    for (int s = 0; s < segment->step_count; s++) add_range_phase(b, segment, segment->first_step + s, 1);
     return TW_OK;
 }
 
@@ -315,7 +329,7 @@ static tw_status bind_segment(binding *b, int index) {
         segment->groups = plan->groups;
         add_group_phases(b, segment, first_finish);
     } else if (plan->split == TWI_BY_RANGE) {
-        TWI_TRY(add_range_phase(b, segment));
+        TWI_TRY(add_range_phases(b, segment));
     } else {
         add_phase(b, segment, twi_cpu_run_once, 0, 1);
     }

@@ -49,7 +49,7 @@ typedef struct twi_cpu_segment {
     int first_step, step_count;
     int64_t samples, chunk, chunks;
     int groups;
-    int64_t range, grain; /* of a ranged step */
+    int64_t range; /* of ranged steps */
     int first_phase, phase_count;
     double nanoseconds; /* guessed, of one worker */
 } twi_cpu_segment;
@@ -78,7 +78,9 @@ struct twi_cpu_phase {
     bool alone;   /* one worker does it all: the last to come to the barrier before, or else worker 0 */
     bool barrier; /* it begins when all that was before is done */
     const twi_cpu_segment *segment;
-    int first; /* of the pieces, or of the lists of steps, that its parts are */
+    int first; /* of the pieces, or of the lists of steps, that its parts are; of a range, its first step */
+    int steps;     /* of a range: so many, one after the other, for every part */
+    int64_t grain; /* what a part of it is a multiple of */
 };
 
 typedef struct twi_cpu_worker {

@@ -88,11 +88,11 @@ void twi_cpu_run_group(const twi_cpu_program *program, const twi_cpu_phase *phas
 
 void twi_cpu_run_range(const twi_cpu_program *program, const twi_cpu_phase *phase, int part, int worker) {
     const twi_cpu_segment *segment = phase->segment;
-    const int64_t grains = (segment->range + segment->grain - 1) / segment->grain,
-                  begin = part * grains / phase->parts * segment->grain,
-                  end = part + 1 == phase->parts ? segment->range : (part + 1) * grains / phase->parts * segment->grain;
+    const int64_t grains = (segment->range + phase->grain - 1) / phase->grain,
+                  begin = part * grains / phase->parts * phase->grain,
+                  end = part + 1 == phase->parts ? segment->range : (part + 1) * grains / phase->parts * phase->grain;
     int64_t since = watch(program);
-    for (int s = segment->first_step; s < segment->first_step + segment->step_count; s++) {
+    for (int s = phase->first; s < phase->first + phase->steps; s++) {
         const twi_cpu_step *step = &program->step[s];
         twi_call *call = &program->worker[worker].call[step->call];
         call->begin = begin;

@@ -1,4 +1,4 @@
-/* The CPU back end's light loops against plain loops in double: bias, relu, add, copies, losses, dropout, updates. */
+/* The CPU back end's light loops against plain loops in double: bias, relu, add, copies, dropout, updates. */
 #include "impl_call.h"
 #include "base/half.h"
 #include "base/philox.h"
@@ -189,146 +189,6 @@ static void dropout_follows_its_definition(void **state) {
         }
 }
 
-/* ---- losses ---- */
-
-/* Cross-entropy of a row in double: the loss and its gradient. */
-static double row_loss(const float *x, int64_t classes, int32_t label, double smoothing, double *gradient) {
-    double largest = x[0], sum = 0, loss = 0;
-    for (int64_t c = 1; c < classes; c++) largest = x[c] > largest ? x[c] : largest;
-    for (int64_t c = 0; c < classes; c++) sum += exp(x[c] - largest);
-    for (int64_t c = 0; c < classes; c++) {
-        double target = (c == label) * (1 - smoothing) + smoothing / (double)classes, logp = x[c] - largest - log(sum);
-        gradient[c] = exp(logp) - target;
-        if (target > 0) loss -= target * logp;
-    }
-    return loss;
-}
-
-typedef struct loss_case {
-    int64_t rows, classes;
-    const float *x;
-    const int32_t *labels;
-    float smoothing, seed, loss, *dx;
-    twi_control control;
-} loss_case;
-
-static void call_loss(loss_case *t, bool fused, twi_isa isa, bool first) {
-    const twi_cross_entropy_attrs attrs = {t->smoothing};
-    const impl_shape two = {2, {t->rows, t->classes}, false};
-    twi_call call = {.attrs = &attrs, .control = &t->control, .first = first, .sample = 10, .node = 3};
-    float *logp = impl_floats(t->rows * t->classes);
-    memcpy(t->dx, t->x, (size_t)(t->rows * t->classes) * sizeof(float)); /* dx in the place of x */
-    if (!fused) {
-        twi_call forward = call;
-        impl_operand(&forward, 0, TWI_REAL, &two, t->dx);
-        impl_operand(&forward, 1, TWI_ACC, &two, logp);
-        impl_run(twi_cpu_point_impls, "cross_entropy.log_softmax", isa, &forward);
-    }
-    impl_operand(&call, 0, fused ? TWI_REAL : TWI_ACC, &two, fused ? t->dx : logp);
-    impl_rows(&call, 1, TWI_I32, 1, t->rows, (void *)(uintptr_t)t->labels);
-    impl_rows(&call, 2, TWI_ACC, 1, 1, &t->seed);
-    if (fused) impl_rows(&call, 3, TWI_ACC, 1, 1, &t->loss);
-    impl_operand(&call, 3 + fused, TWI_REAL, &two, t->dx);
-    impl_run(twi_cpu_point_impls, fused ? "softmax_cross_entropy.both" : "cross_entropy.backward", isa, &call);
-}
-
-static void cross_entropy(void **state) {
-    (void)state;
-    static const int64_t classes[] = {1, 2, 3, 8, 10, 16, 17, 100, 1000};
-    static const float smoothings[] = {0, 0.2f};
-    IMPL_EACH_ISA(isa)
-    for (int k = 0; k < COUNT(classes); k++)
-        for (int s = 0; s < 2; s++)
-            for (int fused = 0; fused < 2; fused++) {
-                enum { ROWS = 5 };
-                int32_t labels[ROWS];
-                float *x = impl_floats(ROWS * classes[k]);
-                for (int64_t i = 0; i < ROWS * classes[k]; i++) x[i] *= 20;
-                for (int n = 0; n < ROWS; n++) labels[n] = (int32_t)(n * 7 % classes[k]);
-                loss_case t = {ROWS, classes[k], x, labels, smoothings[s], 0.2f, 100, impl_floats(ROWS * classes[k]),
-                               {0}};
-                call_loss(&t, fused, (twi_isa)isa, false);
-                double loss = 100, gradient[1000];
-                for (int n = 0; n < ROWS; n++) {
-                    loss += row_loss(x + n * classes[k], classes[k], labels[n], smoothings[s], gradient);
-                    for (int64_t c = 0; c < classes[k]; c++)
-                        impl_close(gradient[c] * 0.2, t.dx[n * classes[k] + c], 1e-6, "gradient", c);
-                }
-                if (fused) impl_close(loss, t.loss, 1e-6, "loss", 0);
-                impl_release();
-            }
-}
-
-/* Losses far beyond what an exponential holds are exact; closed forms. */
-static void huge_logits(void **state) {
-    (void)state;
-    static const struct {
-        float x[3];
-        int64_t classes;
-        int32_t label;
-        double loss, gradient[3];
-    } rows[] = {
-        {{1000, 0}, 2, 1, 1000, {1, -1}},
-        {{1000, 0}, 2, 0, 0, {0, 0}},
-        {{1e8f, 1e8f}, 2, 0, 0.6931472, {-0.5, 0.5}},
-        {{60000, -60000, 0}, 3, 1, 120000, {1, -1, 0}},
-        {{-INFINITY, 0, 0}, 3, 1, 0.6931472, {0, -0.5, 0.5}},
-        {{-INFINITY, 0, 0}, 3, 0, INFINITY, {-1, 0.5, 0.5}},
-        {{INFINITY, 0, 1}, 3, 0, NAN, {NAN, NAN, NAN}},
-        {{0, NAN, 1}, 3, 0, NAN, {NAN, NAN, NAN}},
-    };
-    IMPL_EACH_ISA(isa)
-    for (int r = 0; r < COUNT(rows); r++)
-        for (int fused = 0; fused < 2; fused++) {
-            float *dx = impl_floats(3);
-            loss_case t = {1, rows[r].classes, rows[r].x, &rows[r].label, 0, 1, 0, dx, {0}};
-            call_loss(&t, fused, (twi_isa)isa, true);
-            if (fused && isinf(rows[r].loss))
-                assert_true(isinf(t.loss));
-            else if (fused)
-                impl_close(rows[r].loss, t.loss, 1e-6, "loss", r);
-            for (int64_t c = 0; c < rows[r].classes; c++) impl_close(rows[r].gradient[c], dx[c], 1e-6, "gradient", c);
-            impl_release();
-        }
-}
-
-/* A label that is none raises a fault with its sample; its gradient is 0 and the others' is not. */
-static void labels_outside(void **state) {
-    (void)state;
-    static const int32_t labels[] = {0, 3, -1};
-    IMPL_EACH_ISA(isa)
-    for (int fused = 0; fused < 2; fused++) {
-        float *x = impl_floats(9), *dx = impl_floats(9);
-        loss_case t = {3, 3, x, labels, 0.1f, 1, 0, dx, {0}};
-        call_loss(&t, fused, (twi_isa)isa, true);
-        for (int c = 0; c < 3; c++) assert_true(dx[c] != 0 && dx[3 + c] == 0 && dx[6 + c] == 0);
-        if (fused) {
-            assert_int_equal(t.control.fault.code, TW_ERROR_LABEL);
-            assert_int_equal(t.control.fault.sample, 11);
-            assert_int_equal(t.control.fault.node, 3);
-            assert_true(t.control.fault.value == 3 && isfinite(t.loss));
-        }
-        impl_release();
-    }
-}
-
-/* Every exponent of the exponential, through a softmax of two. */
-static void softmax_is_accurate(void **state) {
-    (void)state;
-    IMPL_EACH_ISA(isa)
-    for (float x = 0; x > -110; x -= 0.37f) {
-        float row[2] = {0, x}, y[2];
-        const impl_shape two = {2, {1, 2}, false};
-        twi_call call = {0};
-        impl_operand(&call, 0, TWI_REAL, &two, row);
-        impl_operand(&call, 1, TWI_REAL, &two, y);
-        impl_run(twi_cpu_point_impls, "softmax.forward", (twi_isa)isa, &call);
-        double want = exp(x) / (1 + exp(x));
-        if (want < 0x1p-126) want = 0; /* below the normal numbers */
-        if (!(fabs(y[1] - want) <= 4e-7 * want)) fail_msg("softmax of %.9g is %.9g, expected %.9g", x, y[1], want);
-    }
-}
-
 /* ---- updates ---- */
 
 static const twi_update_segment segments[] = {
@@ -473,10 +333,6 @@ int main(void) {
         cmocka_unit_test(mixed_orders_are_refused),
         cmocka_unit_test(copies_keep_the_logical_order),
         cmocka_unit_test(dropout_follows_its_definition),
-        cmocka_unit_test(cross_entropy),
-        cmocka_unit_test(huge_logits),
-        cmocka_unit_test(labels_outside),
-        cmocka_unit_test(softmax_is_accurate),
         cmocka_unit_test(sgd),
         cmocka_unit_test(adamw),
         cmocka_unit_test(updates_stop_at_a_fault),

@@ -1,11 +1,10 @@
-/* Softmax and cross-entropy over rows of classes. A row is filled up with minus infinity to whole vectors, so that it
+/* Softmax and cross-entropy over rows of classes, one after the other; rows of few classes go by loss_lanes_kernel.h. A row is filled up with minus infinity to whole vectors, so that it
  * may have any length; its exponentials lie in scratch, so that dx may take the place of x.
  *
  * The largest logit is subtracted first, and the logarithm is taken of the sum alone: the loss of a sample stays exact
  * however far its label is behind, and an infinite or undefined logit gives an undefined loss, never a wrong one. */
-#include "point.h"
-#include "backend/attrs.h"
-#include "vec_math.h"
+#include "loss_lanes_kernel.h"
+#include "parts.h"
 
 /* What a row came to: its largest element, and the sum of exp(x - largest). */
 typedef struct row_sum {
@@ -45,6 +44,10 @@ static void row_scaled(float *y, const float *e, float factor, float part, int64
 /* x, y */
 static void softmax_forward(const twi_call *call, const twi_cpu_workspace *workspace) {
     int64_t classes = call->operand[0].shape.dim[1], end = call->operand[0].shape.dim[0] * classes;
+    if (classes <= TWI_FEW_CLASSES) {
+        softmax_in_lanes(call);
+        return;
+    }
     for (int64_t i = 0; i < end; i += classes) {
         row_sum row = row_exponentials(workspace->scratch, TWI_DATA(const float, call, 0) + i, classes);
         row_scaled(TWI_DATA(float, call, 1) + i, workspace->scratch, 1 / row.sum, 0, classes);
@@ -54,6 +57,10 @@ static void softmax_forward(const twi_call *call, const twi_cpu_workspace *works
 /* x, logp */
 static void log_softmax(const twi_call *call, const twi_cpu_workspace *workspace) {
     int64_t classes = call->operand[0].shape.dim[1], end = call->operand[0].shape.dim[0] * classes;
+    if (classes <= TWI_FEW_CLASSES) {
+        log_softmax_in_lanes(call);
+        return;
+    }
     for (int64_t i = 0; i < end; i += classes) {
         const float *x = TWI_DATA(const float, call, 0) + i;
         float *logp = TWI_DATA(float, call, 1) + i;
@@ -77,18 +84,28 @@ static void row_gradient(float *dx, const float *e, float factor, int32_t label,
     dx[label] = at_label;
 }
 
-/* logp, labels, seed, dx */
+/* logp, labels, seed, dx: element by element but for the label's, over as many rows at once as stay in the nearest cache. */
 static void cross_entropy_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
+    (void)workspace;
+    enum { AT_ONCE = 1024 };
     const twi_cross_entropy_attrs *attrs = call->attrs;
-    int64_t samples = call->operand[0].shape.dim[0], classes = call->operand[0].shape.dim[1];
-    float *p = workspace->scratch, seed = *TWI_DATA(const float, call, 2);
-    int64_t padded = twi_classes_padded(classes);
-    memset(p, 0, (size_t)padded * sizeof(float));
-    for (int64_t n = 0; n < samples; n++) {
-        memcpy(p, TWI_DATA(const float, call, 0) + n * classes, (size_t)classes * sizeof(float));
-        for (int64_t c = 0; c < padded; c += VEC_WIDTH) vec_store(p + c, vec_exp(vec_load(p + c)));
-        row_gradient(TWI_DATA(float, call, 3) + n * classes, p, 1, TWI_DATA(const int32_t, call, 1)[n],
-                     attrs->label_smoothing, seed, classes);
+    const int64_t samples = call->operand[0].shape.dim[0], classes = call->operand[0].shape.dim[1];
+    const int64_t rows = twi_larger(AT_ONCE / classes, 1);
+    const float smoothing = attrs->label_smoothing, seed = *TWI_DATA(const float, call, 2);
+    for (int64_t n = 0; n < samples; n += rows) {
+        const int64_t live = twi_smaller(samples - n, rows), count = live * classes;
+        const float *logp = TWI_DATA(const float, call, 0) + n * classes;
+        const int32_t *labels = TWI_DATA(const int32_t, call, 1) + n;
+        float *dx = TWI_DATA(float, call, 3) + n * classes;
+        for (int64_t i = 0; i < count; i += VEC_WIDTH) {
+            const int some = (int)twi_smaller(count - i, VEC_WIDTH);
+            vec_store_some(dx + i, vec_exp(vec_load_some(logp + i, some)), some);
+        }
+        for (int64_t r = 0; r < live; r++)
+            if (labels[r] >= 0 && labels[r] < classes) dx[r * classes + labels[r]] -= 1 - smoothing;
+        for (int64_t i = 0; i < count; i++) dx[i] = (dx[i] - smoothing / (float)classes) * seed;
+        for (int64_t r = 0; r < live; r++)
+            if (labels[r] < 0 || labels[r] >= classes) memset(dx + r * classes, 0, (size_t)classes * sizeof(float));
     }
 }
 
@@ -98,6 +115,10 @@ static void softmax_cross_entropy(const twi_call *call, const twi_cpu_workspace 
     int64_t samples = call->operand[0].shape.dim[0], classes = call->operand[0].shape.dim[1];
     float *e = workspace->scratch, smoothing = attrs->label_smoothing, seed = *TWI_DATA(const float, call, 2);
     double loss = 0;
+    if (classes <= TWI_FEW_CLASSES) {
+        cross_entropy_in_lanes(call);
+        return;
+    }
     for (int64_t n = 0; n < samples; n++) {
         const float *x = TWI_DATA(const float, call, 0) + n * classes;
         int32_t label = TWI_DATA(const int32_t, call, 1)[n];

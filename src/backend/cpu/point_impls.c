@@ -43,7 +43,9 @@ static const char *refuse_classes(const twi_call *call, twi_isa isa) {
 
 static tw_status prepare_classes(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    return twi_mul_size(&site->worker_bytes, (size_t)twi_classes_padded(main->operand[0].shape.dim[1]), sizeof(float),
+    const int64_t classes = main->operand[0].shape.dim[1];
+    if (classes <= TWI_FEW_CLASSES) return TW_OK;
+    return twi_mul_size(&site->worker_bytes, (size_t)twi_classes_padded(classes), sizeof(float),
                         "scratch of a row of classes");
 }
 

@@ -58,7 +58,7 @@ static inline bool twi_squares_hold(float sum) { return sum >= 0x1p-90f && sum <
 static inline float twi_block_of_squares(float sum) { return sqrtf(sum / TWI_UPDATE_BLOCK); }
 
 /* Up to so many classes samples lie in the lanes of vectors, without scratch; beyond, a row fills vectors well enough by
- * itself: measured with AVX-512, 48 classes take as long either way, 33 two thirds. */
+ * itself: a softmax by AVX-512 of 48 classes takes as long either way, one of 33 two thirds in lanes. */
 enum { TWI_FEW_CLASSES = 48 };
 /* Scratch of a row of classes: whole vectors of the widest kind. */
 static inline int64_t twi_classes_padded(int64_t classes) { return (classes + 15) / 16 * 16; }

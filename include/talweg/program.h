@@ -100,6 +100,15 @@ TW_API uint64_t tw_program_get_plan_hash(const tw_program *program);
  *  is given (tw_model_get_normalization tells how). count is the number of elements. Errors: ARGUMENT naming the
  *  value, what it wants and what was given; LABEL for an i64 beyond i32. */
 TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
+/** Feeds an input value as tw_program_write does, with the same results and errors, but runs may read the data where they
+ *  are instead of a copy. The input stays lent, as it would stay written: every run, and tw_program_read of the input,
+ *  reads the data until the input is written or lent anew, another program of the model discards it, or the program is
+ *  destroyed. So they must be alive and unchanged whenever such a run or read is under way: a batch may go as soon as the
+ *  last run that is to read it has returned. Data that change between two runs must be lent anew.
+ *  They are read in place on the CPU if they are f32, aligned to 64 bytes (aligned_alloc; batches of a tw_loader are), and
+ *  ordered as the program keeps them: images of one channel, or inputs without height and width, where the program keeps
+ *  the input in f32. Others are copied, and on a GPU all are; what is asked of the data is the same. */
+TW_API TW_WARN_UNUSED tw_status tw_program_lend(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count);
 /** Runs everything: forward, losses, and in training backward and update. With a source it takes the next `batch`
  *  samples of its order.
  *  Errors: STATE (not fed, or another program of the model was fed or run since; no order set, or fewer samples left in

@@ -85,6 +85,10 @@ typedef struct twi_backend {
      * memory. */
     tw_status (*prepare)(tw_context *context, void **out, const twi_plan *plan, twi_control *control, void *arena, void *scratch);
     void (*discard)(tw_context *context, void *prepared);
+    /* Runs to come read a lendable buffer of the plan, and its views, at `host`, all workers the same; NULL: in the arena
+     * again, where it is as it was left. What is at `host` is aligned as in the arena, but nothing need be behind it.
+     * Cheap beside a step. NULL: the device cannot read there, what is fed is copied. */
+    void (*lend)(tw_context *context, void *prepared, int buffer, const void *host);
     /* Runs segments first .. first+count-1. Allocates nothing, fails only for the device's own reasons; faults are in
      * control. */
     tw_status (*run)(tw_context *context, void *prepared, int first_segment, int segment_count);

@@ -254,6 +254,8 @@ typedef struct twi_buffer_plan {
     size_t bytes;          /* whole buffer */
     size_t sample_bytes;   /* batched: one sample */
     size_t copy_stride;    /* TWI_PLACE_ARENA: workers have copies of the same values, so far apart; 0: there is one */
+    int lendable;          /* TWI_PLACE_ARENA, written by no step: 1 + index of the buffer, itself or the one it is a view
+                              of, that backend->lend may have read elsewhere; 0: it stays in the arena */
 } twi_buffer_plan;
 
 /* What a back end asks for when it chooses an implementation. */

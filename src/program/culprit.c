@@ -67,6 +67,7 @@ static tw_status copy_buffers(search *s) {
         if (buffer->by_features) twi_shape_row_major(&buffer->shape, buffer->stride);
         buffer->over = -1;
         buffer->copied = false;
+        buffer->lent = NULL;
         if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || is_used(check, i, true)) continue;
         if (!is_used(check, i, false)) continue;
         if (check->model->arena_user != s->program)

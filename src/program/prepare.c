@@ -21,8 +21,9 @@ static void *fixed_address(const tw_program *program, const twi_buffer *buffer) 
     return twi_store_at(store, array, buffer->parameter);
 }
 
-static void plan_buffer(const tw_program *program, const twi_buffer *buffer, const twi_buffer *root,
-                        twi_buffer_plan *out) {
+static void plan_buffer(const tw_program *program, int index, twi_buffer_plan *out) {
+    const int owner = twi_program_root(program, index);
+    const twi_buffer *buffer = &program->buffer[index], *root = &program->buffer[owner];
     out->name = buffer->name;
     out->shape = buffer->shape;
     memcpy(out->stride, buffer->stride, sizeof out->stride);
@@ -40,6 +41,7 @@ static void plan_buffer(const tw_program *program, const twi_buffer *buffer, con
         out->offset = root->offset;
         out->copy_stride = twi_copy_stride(root);
     }
+    out->lendable = twi_is_lendable(program, owner) ? 1 + owner : 0;
 }
 
 static void plan_step(const twi_step *step, twi_step_plan *out) {
@@ -76,12 +78,13 @@ tw_status twi_pass_prepare(tw_program *program) {
         TWI_TRY(twi_program_block(program, &plan->buffer, (size_t)plan->buffer_count * sizeof *plan->buffer, "plan"));
     if (!plan->step)
         TWI_TRY(twi_program_block(program, &plan->step, (size_t)plan->step_count * sizeof *plan->step, "plan"));
-    for (int i = 0; i < program->buffer_count; i++)
-        plan_buffer(program, &program->buffer[i], &program->buffer[twi_program_root(program, i)], &plan->buffer[i]);
+    for (int i = 0; i < program->buffer_count; i++) plan_buffer(program, i, &plan->buffer[i]);
     for (int i = 0; i < program->step_count; i++) plan_step(&program->step[i], &plan->step[i]);
-    return context->backend->prepare(context, &program->prepared, plan, program->model->store.control,
-                                     program->arena ? program->arena : program->model->arena,
-                                     program->scratch ? program->scratch : program->model->scratch);
+    TWI_TRY(context->backend->prepare(context, &program->prepared, plan, program->model->store.control,
+                                      program->arena ? program->arena : program->model->arena,
+                                      program->scratch ? program->scratch : program->model->scratch));
+    twi_program_lend_again(program);
+    return TW_OK;
 }
 
 void twi_program_unprepare(tw_program *program) {
@@ -93,6 +96,8 @@ void twi_program_unprepare(tw_program *program) {
 
 void *twi_program_address(const tw_program *program, int buffer) {
     const twi_buffer_plan *plan = &program->plan.buffer[buffer];
+    const void *lent = program->buffer[twi_program_root(program, buffer)].lent;
+    if (lent) return (void *)lent; /* nobody writes there */
     char *arena = program->arena ? program->arena : program->model->arena;
     return plan->place == TWI_PLACE_FIXED ? plan->address : arena + plan->offset;
 }

@@ -45,6 +45,7 @@ typedef struct twi_buffer {
     bool unturned; /* lanes pass: its samples stay one after the other */
     bool copied;   /* copies pass: an input of which every worker has a copy */
     bool by_features; /* features pass: lies feature by feature, the samples of each side by side */
+    const void *lent; /* where the host has an input that it lends (lend.c); NULL: it is fed to the arena */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
     int first_step, last_step;
@@ -475,7 +476,15 @@ tw_status twi_program_create(tw_program **out, tw_model *model, int64_t batch, c
 size_t twi_program_fed_bytes(const tw_program *program, int buffer);
 /* Feeds an input with data that lies in the program's own order already: images N,H,W,C f32, labels i32. */
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data);
-/* Raw access for checks: address and description of a value's buffer (place fixed or arena). */
+/* lend.c. May runs find what is in the buffer elsewhere in the host's memory? */
+bool twi_is_lendable(const tw_program *program, int buffer);
+/* Has runs to come read an input at `data`, if they can; returns whether they do. */
+bool twi_program_lend(tw_program *program, int buffer, const float *data);
+/* They read it in the arena, where it is to be fed. */
+void twi_program_take_back(tw_program *program, int buffer);
+/* What is lent, once more: the plan was bound anew. */
+void twi_program_lend_again(tw_program *program);
+/* Where a value's buffer (place fixed or arena) is: what is lent, at the host. */
 void *twi_program_address(const tw_program *program, int buffer);
 
 #endif

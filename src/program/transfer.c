@@ -1,4 +1,5 @@
-/* Feeding a program and reading it: between the host's logical order and a buffer's own. Allocates nothing. */
+/* Feeding a program and reading it: between the host's logical order and a buffer's own, unless the host lends (lend.c).
+ * Allocates nothing. */
 #include "program.h"
 #include "base/dtype_text.h"
 #include "base/half.h"
@@ -125,10 +126,10 @@ static tw_status locate(const tw_program *program, const tw_value *value, const 
     return TW_OK;
 }
 
-static tw_status check_labels(const tw_value *value, const int64_t *labels, int64_t count) {
+static tw_status check_labels(const tw_value *value, const int64_t *labels, int64_t count, const char *function) {
     for (int64_t i = 0; i < count; i++)
         if (labels[i] < INT32_MIN || labels[i] > INT32_MAX)
-            return TWI_FAIL(TW_ERROR_LABEL, "tw_program_write: '%s': label %lld of sample %lld is no class index",
+            return TWI_FAIL(TW_ERROR_LABEL, "%s: '%s': label %lld of sample %lld is no class index", function,
                             value->name, (long long)labels[i], (long long)i);
     return TW_OK;
 }
@@ -165,37 +166,48 @@ static tw_status bring_in(tw_program *program, const tw_value *value, const void
     return TW_OK;
 }
 
-tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
-                           int64_t count) {
-    const twi_buffer *buffer;
-    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, "tw_program_write", &buffer));
+/* Can the input be fed that? Finds its buffer. */
+static tw_status check_feeding(const tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
+                               int64_t count, const char *function, const twi_buffer **out) {
+    TWI_TRY(locate(program, value, program ? program->value_buffer : NULL, data, count, function, out));
     if (value->kind != TWI_VALUE_INPUT)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' is computed, not fed", value->name);
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' is computed, not fed", function, value->name);
     if (twi_program_gathers(program, value))
-        return TWI_FAIL(TW_ERROR_ARGUMENT,
-                        "tw_program_write: '%s' is gathered from the program's source, not fed; make a program without "
-                        "one to feed it",
-                        value->name);
-    TWI_TRY(twi_program_check_runs(program, "tw_program_write"));
+        return TWI_FAIL(
+            TW_ERROR_ARGUMENT,
+            "%s: '%s' is gathered from the program's source, not fed; make a program without one to feed it", function,
+            value->name);
+    TWI_TRY(twi_program_check_runs(program, function));
     char type[TWI_DTYPE_TEXT];
-    bool whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
-         fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
-    if (is_real(buffer->store) ? !(fraction || dtype == TW_U8) : !whole)
-        return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_program_write: '%s' takes %s, got %s", value->name,
-                        is_real(buffer->store) ? "f32, f16, bf16 or u8" : "i32, i64 or u8",
-                        twi_dtype_text(dtype, type));
-    if (dtype == TW_I64) TWI_TRY(check_labels(value, data, count));
+    const bool real = is_real((*out)->store), whole = dtype == TW_I32 || dtype == TW_I64 || dtype == TW_U8,
+               fraction = dtype == TW_F32 || dtype == TW_F16 || dtype == TW_BF16;
+    if (real ? !(fraction || dtype == TW_U8) : !whole)
+        return TWI_FAIL(TW_ERROR_ARGUMENT, "%s: '%s' takes %s, got %s", function, value->name,
+                        real ? "f32, f16, bf16 or u8" : "i32, i64 or u8", twi_dtype_text(dtype, type));
+    return dtype == TW_I64 ? check_labels(value, data, count, function) : TW_OK;
+}
+
+/* The arena is the program's, and the input is not there until all of it is. */
+static tw_status begin_feeding(tw_program *program, const tw_value *value) {
     TWI_TRY(twi_program_take_arena(program));
-    program->fed[value->id] = false; /* until all of it is there */
+    program->fed[value->id] = false;
+    return TW_OK;
+}
+
+/* What needs no converting is copied as it is. */
+static tw_status copy_fed(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count) {
+    const int index = program->value_buffer[value->id];
+    const twi_buffer *buffer = &program->buffer[index];
     walk w = {.context = twi_program_context(program),
               .buffer = buffer,
               .host_in = data,
               .dtype = dtype,
               .stored = fed_dtype(program, buffer)};
     const bool row_major = twi_shape_is_row_major(&buffer->shape, buffer->stride);
+    twi_program_take_back(program, index);
     if (row_major && (is_real(buffer->store) ? (uint8_t)dtype == w.stored : dtype == TW_I32))
         return bring_in(program, value, data);
-    w.memory = workplace(program, (int)(buffer - program->buffer));
+    w.memory = workplace(program, index);
     if (row_major && is_narrowed(&w))
         TWI_TRY(feed_halves(&w, 0, 1, data, count));
     else
@@ -203,12 +215,30 @@ tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype 
     return bring_in(program, value, w.memory);
 }
 
+tw_status tw_program_write(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data,
+                           int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(check_feeding(program, value, dtype, data, count, "tw_program_write", &buffer));
+    TWI_TRY(begin_feeding(program, value));
+    return copy_fed(program, value, dtype, data, count);
+}
+
+tw_status tw_program_lend(tw_program *program, const tw_value *value, tw_dtype dtype, const void *data, int64_t count) {
+    const twi_buffer *buffer;
+    TWI_TRY(check_feeding(program, value, dtype, data, count, "tw_program_lend", &buffer));
+    TWI_TRY(begin_feeding(program, value));
+    if (dtype != TW_F32 || !twi_program_lend(program, (int)(buffer - program->buffer), data))
+        return copy_fed(program, value, dtype, data, count);
+    program->fed[value->id] = true;
+    return TW_OK;
+}
+
 tw_status twi_program_feed(tw_program *program, const tw_value *value, const void *data) {
     TWI_TRY(twi_program_check_runs(program, "feed"));
-    TWI_TRY(twi_program_take_arena(program));
+    TWI_TRY(begin_feeding(program, value));
     const int index = program->value_buffer[value->id];
     if (index < 0) return TW_OK;
-    program->fed[value->id] = false;
+    twi_program_take_back(program, index);
     const twi_buffer *buffer = &program->buffer[index];
     if (!is_real(buffer->store) || fed_dtype(program, buffer) == TW_F32) return bring_in(program, value, data);
     void *memory = workplace(program, index);

@@ -53,7 +53,8 @@ struct twi_cpu_impl {
     /* Optional: once a run, before any chunk, on one worker: shared = f(whole operands), e.g. reordered weights. Only
      * constants may be read: parameters, and what constant steps made of them. */
     void (*begin)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
-    /* One chunk or range. Summed outputs: call->first says replace, else add. */
+    /* One chunk or range. Summed outputs: call->first says replace, else add. Nothing is read beyond an operand's end:
+     * what the host lent may end with the last page that there is. */
     void (*run)(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace);
     /* For summed outputs kept in a layout of its own, f32 (partial_bytes set): the runner has added the groups' parts,
      * element by element in index order, into partial[o]; what is left is to bring that sum into call's real output. */

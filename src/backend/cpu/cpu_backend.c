@@ -372,5 +372,6 @@ const twi_backend twi_backend_cpu = {
     .chunk_multiple = cpu_chunk_multiple,
     .prepare = twi_cpu_prepare,
     .discard = twi_cpu_discard,
+    .lend = twi_cpu_lend,
     .run = twi_cpu_run,
 };

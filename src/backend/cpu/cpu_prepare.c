@@ -20,7 +20,7 @@ typedef struct binding {
     twi_control *control;
     unsigned char *arena;
     twi_cpu_program *program;
-    int calls, phases, pieces, begins, finishes; /* first counted, then the next free one */
+    int calls, phases, pieces, lents, begins, finishes; /* first counted, then the next free one */
 } binding;
 
 /* ---- what a step is ---- */
@@ -42,6 +42,11 @@ static const twi_buffer_plan *buffer_of(const binding *b, const twi_step_plan *p
 
 static bool is_summed(const binding *b, const twi_step_plan *plan, int operand) {
     return plan->kernel->operand[operand].reach == TWI_SUMMED && buffer_of(b, plan, operand);
+}
+
+static bool is_lendable(const binding *b, const twi_step_plan *plan, int operand) {
+    const twi_buffer_plan *buffer = buffer_of(b, plan, operand);
+    return buffer && buffer->lendable;
 }
 
 /* Bytes of one group's part of a sum. */
@@ -107,8 +112,10 @@ static tw_status count_segment(binding *b, int index) {
         b->calls += segment->split == TWI_AT_ONCE ? 0 : tail_of(segment) ? 2 : 1;
         b->begins += is_begun(plan);
         b->finishes += is_finished(plan);
-        for (int o = 0; o < plan->kernel->operand_count; o++)
+        for (int o = 0; o < plan->kernel->operand_count; o++) {
             if (is_summed(b, plan, o)) b->pieces += piece_count(part_bytes(b, plan, o));
+            if (is_lendable(b, plan, o)) b->lents += 1 + 2 * b->program->workers; /* at most: its calls, two a worker */
+        }
     }
     return TW_OK;
 }
@@ -124,12 +131,13 @@ static tw_status allocate(binding *b) {
     TWI_TRY(twi_get(p->memory, &p->share, shares, sizeof *p->share, "workers' shares of phases"));
     p->begin_phase.share = p->share + (size_t)b->phases * (size_t)p->workers;
     TWI_TRY(twi_get(p->memory, &p->piece, (size_t)b->pieces, sizeof *p->piece, "pieces of sums"));
+    TWI_TRY(twi_get(p->memory, &p->lent, (size_t)b->lents, sizeof *p->lent, "addresses of what may be lent"));
     TWI_TRY(twi_get(p->memory, &p->begin, (size_t)b->begins, sizeof *p->begin, "program steps"));
     TWI_TRY(twi_get(p->memory, &p->finish, (size_t)b->finishes, sizeof *p->finish, "program steps"));
     TWI_TRY(twi_get(p->memory, &p->worker, (size_t)p->workers, sizeof *p->worker, "workers' calls"));
     for (int w = 0; w < p->workers; w++)
         TWI_TRY(twi_get(p->memory, &p->worker[w].call, (size_t)b->calls, sizeof *p->worker[w].call, "workers' calls"));
-    b->calls = b->phases = b->pieces = b->begins = b->finishes = 0;
+    b->calls = b->phases = b->pieces = b->lents = b->begins = b->finishes = 0;
     return TW_OK;
 }
 
@@ -141,8 +149,18 @@ static void *address(const binding *b, const twi_buffer_plan *buffer, int worker
     return b->arena + buffer->offset + buffer->copy_stride * (size_t)worker;
 }
 
+/* For twi_cpu_lend, which puts other addresses there and these back. */
+static void note_lendable(binding *b, const twi_buffer_plan *buffer, twi_operand *operand, twi_cpu_slice *slice) {
+    if (!buffer->lendable) return;
+    b->program->lent[b->lents++] = (twi_cpu_lent){.buffer = buffer->lendable - 1,
+                                                  .operand = operand,
+                                                  .slice = slice,
+                                                  .own = operand ? operand->data : slice->base,
+                                                  .copy_stride = buffer->copy_stride};
+}
+
 /* samples 0: on whole operands. */
-static void bind_call(const binding *b, const twi_step_plan *plan, int64_t samples, int worker, twi_call *call) {
+static void bind_call(binding *b, const twi_step_plan *plan, int64_t samples, int worker, twi_call *call) {
     *call = (twi_call){.kernel = plan->kernel,
                        .attrs = plan->attrs,
                        .workspace = b->program->worker[worker].scratch + b->plan->scratch_offset,
@@ -162,7 +180,10 @@ static void bind_call(const binding *b, const twi_step_plan *plan, int64_t sampl
         operand->store = buffer->store;
         operand->lanes = buffer->lanes;
         operand->dtype = buffer->dtype;
-        if (samples && plan->kernel->operand[o].reach == TWI_BATCHED) operand->shape.dim[0] = samples;
+        if (samples && plan->kernel->operand[o].reach == TWI_BATCHED)
+            operand->shape.dim[0] = samples; /* its address is a slice's, chunk by chunk */
+        else
+            note_lendable(b, buffer, operand, NULL);
     }
 }
 
@@ -175,12 +196,14 @@ static void bind_worker_calls(binding *b, const twi_step_plan *plan, int64_t sam
     b->calls += tail ? 2 : 1;
 }
 
-static void bind_slice(const binding *b, twi_cpu_step *step, int operand, const twi_buffer_plan *buffer) {
+static void bind_slice(binding *b, twi_cpu_step *step, int operand, const twi_buffer_plan *buffer) {
     if (buffer->place == TWI_PLACE_LOCAL) return; /* stays where it is in the worker's scratch */
-    step->slice[step->slice_count++] = (twi_cpu_slice){.operand = operand,
-                                                       .base = address(b, buffer, 0),
-                                                       .sample_bytes = buffer->sample_bytes,
-                                                       .copy_stride = buffer->copy_stride};
+    twi_cpu_slice *slice = &step->slice[step->slice_count++];
+    *slice = (twi_cpu_slice){.operand = operand,
+                             .base = address(b, buffer, 0),
+                             .sample_bytes = buffer->sample_bytes,
+                             .copy_stride = buffer->copy_stride};
+    note_lendable(b, buffer, NULL, slice);
 }
 
 /* One group of a plain sum adds straight into the output; all others have parts of their own. */
@@ -347,6 +370,7 @@ static tw_status bind(binding *b, unsigned char *scratch) {
     for (int s = 0; s < b->plan->segment_count; s++) TWI_TRY(bind_segment(b, s));
     program->begin_count = b->plan->brief_shared ? 0 : b->begins;
     program->phase_count = b->phases;
+    program->lent_count = b->lents;
     return twi_cpu_place_barriers(program, b->plan, b->arena);
 }
 
@@ -383,10 +407,29 @@ void twi_cpu_discard(tw_context *context, void *prepared) {
     twi_put(program->memory, program->worker);
     twi_put(program->memory, program->finish);
     twi_put(program->memory, program->begin);
+    twi_put(program->memory, program->lent);
     twi_put(program->memory, program->piece);
     twi_put(program->memory, program->share);
     twi_put(program->memory, program->phase);
     twi_put(program->memory, program->segment);
     twi_put(program->memory, program->step);
     twi_put(program->memory, program);
+}
+
+/* Barriers stay where they are: nothing writes to what is lent, nor to its place in the arena, so there is no conflict
+ * with either. */
+void twi_cpu_lend(tw_context *context, void *prepared, int buffer, const void *host) {
+    (void)context;
+    twi_cpu_program *program = prepared;
+    for (int i = 0; i < program->lent_count; i++) {
+        const twi_cpu_lent *lent = &program->lent[i];
+        if (lent->buffer != buffer) continue;
+        unsigned char *at = host ? (unsigned char *)host : lent->own; /* only read */
+        if (lent->operand) {
+            lent->operand->data = at;
+        } else {
+            lent->slice->base = at;
+            lent->slice->copy_stride = host ? 0 : lent->copy_stride;
+        }
+    }
 }

@@ -54,6 +54,15 @@ typedef struct twi_cpu_segment {
     double nanoseconds; /* guessed, of one worker */
 } twi_cpu_segment;
 
+/* Where the address of a lendable buffer stands: in a call's operand or in a slice. */
+typedef struct twi_cpu_lent {
+    int buffer; /* of the plan */
+    twi_operand *operand;
+    twi_cpu_slice *slice;
+    unsigned char *own; /* the address in the arena, of this worker's copy */
+    size_t copy_stride; /* of the slice there */
+} twi_cpu_lent;
+
 /* A piece of the sum of a step's output over groups. */
 typedef struct twi_cpu_piece {
     const twi_cpu_step *step;
@@ -100,6 +109,8 @@ struct twi_cpu_program {
     int phase_count;
     twi_cpu_share *share; /* of all phases */
     twi_cpu_piece *piece;
+    twi_cpu_lent *lent;
+    int lent_count;
     int *begin;  /* steps that begin, in order */
     int *finish; /* steps that finish, in order */
     twi_cpu_worker *worker;
@@ -127,6 +138,7 @@ tw_status twi_cpu_place_barriers(twi_cpu_program *program, const twi_plan *plan,
 tw_status twi_cpu_prepare(tw_context *context, void **out, const twi_plan *plan, twi_control *control, void *arena,
                           void *scratch);
 void twi_cpu_discard(tw_context *context, void *prepared);
+void twi_cpu_lend(tw_context *context, void *prepared, int buffer, const void *host);
 tw_status twi_cpu_run(tw_context *context, void *prepared, int first_segment, int segment_count);
 
 #endif

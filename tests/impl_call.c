@@ -1,6 +1,7 @@
 /* See impl_call.h. */
 #include "impl_call.h"
 #include "base/memory.h"
+#include "page_end.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,7 +12,7 @@
 
 /* ---- memory ---- */
 
-enum { GUARD = 64, BLOCKS = 192 };
+enum { BLOCKS = 192 };
 static struct {
     uint8_t *memory;
     size_t bytes;
@@ -23,9 +24,7 @@ static uint32_t next(void) { return (state = state * 1664525u + 1013904223u) >> 
 
 static void *get(size_t bytes) {
     assert_true(blocks < BLOCKS);
-    uint8_t *memory = malloc(bytes + GUARD);
-    assert_non_null(memory);
-    memset(memory + bytes, 0xA5, GUARD);
+    uint8_t *memory = page_end_get(bytes);
     block[blocks].memory = memory;
     block[blocks++].bytes = bytes;
     return memory;
@@ -44,12 +43,7 @@ uint8_t *impl_bytes(int64_t count) {
 }
 
 void impl_release(void) {
-    for (int b = 0; b < blocks; b++) {
-        for (int i = 0; i < GUARD; i++)
-            if (block[b].memory[block[b].bytes + (size_t)i] != 0xA5)
-                fail_msg("byte %d behind block %d was written", i, b);
-        free(block[b].memory);
-    }
+    for (int b = 0; b < blocks; b++) page_end_put(block[b].memory, block[b].bytes);
     blocks = 0;
 }
 

@@ -1,5 +1,6 @@
 /* Calls one CPU implementation the way the runner does: operands with shapes and strides, scratch as asked for, on
- * every instruction set this processor has. Buffers end in a guard that is checked. */
+ * every instruction set this processor has. Behind operands is a page that nobody may touch: what the host lends a
+ * program may end so. */
 #ifndef TALWEG_TESTS_IMPL_CALL_H
 #define TALWEG_TESTS_IMPL_CALL_H
 
@@ -16,11 +17,10 @@ int64_t impl_count(const impl_shape *shape);
 /* Offset of logical element (n,c,h,w). */
 int64_t impl_at(const impl_shape *shape, int64_t n, int64_t c, int64_t h, int64_t w);
 
-/* Guarded memory; contents are reproducible numbers in -1..1 (floats) or random bytes. Checked and released at the
- * end. */
+/* Memory as of page_end.h; contents are reproducible numbers in -1..1 (floats) or random bytes. Released at the end. */
 float *impl_floats(int64_t count);
 uint8_t *impl_bytes(int64_t count);
-/* Checks the guards of all of it, and releases it. */
+/* All of it. */
 void impl_release(void);
 
 /* Operand o of a call. */

@@ -198,14 +198,10 @@ static void copies_cut_nothing_else(void **state) {
     assert_memory_equal(alone, copied, sizeof alone);
 }
 
-/* The product of the first layer, and its weight's gradient. */
-static void every_worker_reads_its_own(void **state) {
-    (void)state;
-    net n;
-    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
-    tw_program *program = make(&n, BATCH, false);
+/* The product of the first layer, and its weight's gradient: `stride` bytes further on every worker's input. */
+static void check_readers(const net *n, const tw_program *program, const void *first, size_t stride) {
     const twi_cpu_program *bound = program->prepared;
-    const int input = program->value_buffer[n.x->id];
+    const int input = program->value_buffer[n->x->id];
     int readers = 0;
     for (int i = 0; i < program->step_count; i++)
         for (int o = 0; o < program->step[i].kernel->operand_count; o++) {
@@ -213,10 +209,43 @@ static void every_worker_reads_its_own(void **state) {
             if (step->operand[o] < 0 || twi_program_root(program, step->operand[o]) != input) continue;
             for (int w = 0; w < WORKERS; w++)
                 assert_ptr_equal(bound->worker[w].call[bound->step[i].call].operand[o].data,
-                                 (char *)twi_program_address(program, input) + (size_t)w * stride_of(&n, program));
+                                 (const char *)first + (size_t)w * stride);
             readers++;
         }
     assert_int_equal(readers, 2);
+}
+
+static void every_worker_reads_its_own(void **state) {
+    (void)state;
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    const tw_program *program = make(&n, BATCH, false);
+    check_readers(&n, program, twi_program_address(program, program->value_buffer[n.x->id]), stride_of(&n, program));
+    close_net(&n);
+}
+
+/* What the host lends has no copies; what is written behind it has them again. */
+static void all_workers_read_what_is_lent(void **state) {
+    (void)state;
+    static float lent[FED] __attribute__((aligned(64)));
+    net n;
+    open_net_on(&n, "cpu", WORKERS, dense, 1, SIDE);
+    tw_program *program = make(&n, BATCH, false);
+    const char *first = twi_program_address(program, program->value_buffer[n.x->id]);
+    for (int i = 0; i < FED; i++) lent[i] = (float)(i % 911);
+    for (int round = 0; round < 2; round++) {
+        CHECK_OK(tw_program_lend(program, n.x, TW_F32, lent, FED));
+        check_readers(&n, program, lent, 0);
+        lent[round] = -1;
+        CHECK_OK(tw_program_write(program, n.x, TW_F32, lent, FED));
+        check_readers(&n, program, first, stride_of(&n, program));
+        check_copies(&n, program, lent, __LINE__);
+    }
+    CHECK_OK(tw_program_lend(program, n.x, TW_F32, lent, FED));
+    lent[2] = -2;
+    CHECK_OK(twi_program_feed(program, n.x, lent)); /* as loaders do */
+    check_readers(&n, program, first, stride_of(&n, program));
+    check_copies(&n, program, lent, __LINE__);
     close_net(&n);
 }
 
@@ -298,6 +327,7 @@ int main(void) {
         cmocka_unit_test(every_copy_is_gathered),
         cmocka_unit_test(copies_cut_nothing_else),
         cmocka_unit_test(every_worker_reads_its_own),
+        cmocka_unit_test(all_workers_read_what_is_lent),
         cmocka_unit_test(any_number_of_copies_gives_the_same_bits),
         cmocka_unit_test(what_is_not_finite_is_found_in_what_was_fed),
         cmocka_unit_test(a_limit_of_memory_leaves_one_copy),

@@ -53,8 +53,9 @@ static int64_t run_epoch(tw_loader *loader, int64_t epoch, const programs *p, co
         check(tw_loader_next(loader, &batch));
         if (!batch.count) break;
         tw_program *program = program_for(p, &batch);
-        check(tw_program_write(program, images, TW_F32, batch.images, (int64_t)batch.count * PIXELS));
-        check(tw_program_write(program, labels, TW_I32, batch.labels, batch.count));
+        /* The loader keeps a batch until it is asked for the next: so the run may read it there. */
+        check(tw_program_lend(program, images, TW_F32, batch.images, (int64_t)batch.count * PIXELS));
+        check(tw_program_lend(program, labels, TW_I32, batch.labels, batch.count));
         check(tw_program_run(program));
 
         int32_t guesses[BATCH];

@@ -34,6 +34,7 @@ typedef struct bench {
     int32_t *classes;
     int64_t pixels; /* of a batch */
     int pool;       /* batches */
+    bool lends;     /* --data lent */
     uint8_t *bytes; /* the samples of a data set, with their classes and an order */
     int32_t *order;
     int64_t samples;
@@ -56,10 +57,12 @@ static double now(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Batches lie ready, as in a benchmark of the step alone; throughput does not depend on the content. */
+/* Batches lie ready, as in a benchmark of the step alone; throughput does not depend on the content. They are aligned to
+ * cache lines, as PyTorch's tensors are: others could not be lent. */
 static void make_batches(bench *b, const twi_workload *w) {
     b->pool = b->pixels > 1000000 ? 2 : 8;
-    b->images = malloc((size_t)b->pool * (size_t)b->pixels * sizeof *b->images);
+    const size_t bytes = (size_t)b->pool * (size_t)b->pixels * sizeof *b->images;
+    b->images = aligned_alloc(64, (bytes + 63) / 64 * 64);
     b->classes = malloc((size_t)b->pool * (size_t)b->set.batch * sizeof *b->classes);
     if (!b->images || !b->classes) exit(1);
     twi_workload_fill(w, (int64_t)b->pool * b->set.batch, b->images, b->classes);
@@ -135,7 +138,8 @@ static void start(bench *b) {
     options.outputs = &b->logits;
     options.output_count = !train;
     options.optimizer = train ? &optimizer : NULL;
-    const bool ready = strcmp(b->set.data, "resident") == 0, gathered = strcmp(b->set.data, "gather") == 0;
+    b->lends = strcmp(b->set.data, "lent") == 0;
+    const bool ready = b->lends || strcmp(b->set.data, "memory") == 0, gathered = strcmp(b->set.data, "gather") == 0;
     if (!ready) make_samples(b, twi_workload_pixels(w));
     if (gathered)
         check(tw_resident_create(&b->resident, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
@@ -165,7 +169,7 @@ static void feed(bench *b, int64_t i) {
         images = batch.images;
         classes = batch.labels;
     }
-    check(tw_program_write(b->program, b->input, TW_F32, images, b->pixels), "write");
+    check((b->lends ? tw_program_lend : tw_program_write)(b->program, b->input, TW_F32, images, b->pixels), "feed");
     if (strcmp(b->set.mode, "train") == 0)
         check(tw_program_write(b->program, b->labels, TW_I32, classes, b->set.batch), "write");
 }
@@ -279,9 +283,10 @@ static const char usage[] =
     "  --lr RATE         the learning rate (default: 0.01)\n"
     "  --precision NAME  f32, tf32, bf16, f16 or auto (default: f32)\n"
     "  --seed N          of the initial weights (default: 1)\n"
-    "  --data KIND       resident: ready batches in host memory; u8: random bytes, gathered and normalised by a "
-    "loader;\n"
-    "                    gather: the same bytes in the device's memory, gathered by the program (default: resident)\n"
+    "  --data KIND       lent: ready batches in host memory, read there where the program can, as PyTorch reads "
+    "tensors;\n"
+    "                    memory: the same, but always copied; u8: random bytes, gathered and normalised by a loader;\n"
+    "                    gather: the same bytes in the device's memory, gathered by the program (default: lent)\n"
     "  --unguarded       nobody looks at gradients, so that they may go into weights as they are made\n"
     "  --autotune        time the ways to do a step, and take the fastest\n"
     "  --explain         print the planned steps first\n"
@@ -335,9 +340,9 @@ static settings parse(int argc, char **argv) {
         {"explain", 0, NULL, 'e'},   {"autotune", 0, NULL, 'a'}, {"unguarded", 0, NULL, 'u'}, {"help", 0, NULL, 'h'},
         {"precision", 1, NULL, 'c'}, {NULL, 0, NULL, 0}};
     static const char *const modes[] = {"train", "infer", NULL}, *const optimizers[] = {"sgd", "adamw", NULL},
-                             *const kinds[] = {"resident", "u8", "gather", NULL};
-    settings set = {"cpu", "lenet", "train", "sgd", "resident", 64,    1,     10,
-                    5,     1,       0.01,    1,     false,      false, false, TW_PRECISION_F32};
+                             *const kinds[] = {"lent", "memory", "u8", "gather", NULL};
+    settings set = {"cpu", "lenet", "train", "sgd", "lent", 64,    1,     10,
+                    5,     1,       0.01,    1,     false,  false, false, TW_PRECISION_F32};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'v')
             set.device = optarg;
@@ -360,7 +365,7 @@ static settings parse(int argc, char **argv) {
         else if (c == 'c')
             set.precision = precision(optarg);
         else if (c == 'd')
-            set.data = choice(optarg, kinds, "--data is none of resident, u8 and gather");
+            set.data = choice(optarg, kinds, "--data is none of lent, memory, u8 and gather");
         else if (c == 'l')
             set.rate = real(optarg, 1e-30, 1e30, "--lr is not a number above 0");
         else if (c == 'r')

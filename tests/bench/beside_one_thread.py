@@ -5,7 +5,7 @@ BENCH_TRAIN, say of before and after a change, all of them are measured in turn.
 usage: beside_one_thread.py BENCH_TRAIN ... [--threads N] [--rounds N] [--seconds S] [--only MODEL:BATCH[:DATA] ...]
 
 A time is the lower quartile over the rounds of each round's median step. On a machine that others use too medians of medians tell more
-of them than of the program; the shortest step of all rounds stands beside it. DATA as in bench_train --data."""
+of them than of the program; the shortest step of all rounds stands beside it. DATA as in bench_train --data: mlp:64:memory copies."""
 import argparse
 import json
 import statistics

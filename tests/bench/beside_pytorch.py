@@ -6,14 +6,15 @@ usage: beside_pytorch.py BENCH_TRAIN [--device NAME] [--python PYTHON] [--rounds
                          [--openblas-core NAME ...]
 
 On the CPU PyTorch runs with memory kept (--malloc keep) and passive waiting, in both layouts, and with --openblas-core also
-with OpenBLAS told which processor it has, where it does not know; the best counts. On a GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
+with OpenBLAS told which processor it has, where it does not know; the best counts. Both find ready batches in memory and read
+them there (bench_train --data lent; images of several channels Talweg reorders first). On a GPU it runs channels last, eager and as one CUDA graph a step, its batches ready in the device's memory; bench_train gathers
 and normalises its own there. Both pick convolutions by trial. f32 is f32 in both, without TF32; --precision names those of bench_train, each
 a row beside PyTorch's f32; --bf16 adds PyTorch's autocast, for comparison. Where PyTorch is
 not there, or does not see the GPU, bench_train is measured alone.
 
 --infer measures answers instead of training steps, one image each unless --only says another batch: PyTorch in eval mode
 without gradients. Half and 99 of 100 answers are within the times of the table, and the shortest is what a busy machine disturbs
-least; Talweg's hold the copying of the image.
+least; Talweg's hold the reordering of an image of several channels.
 
 A round is all workloads once. With --limit no process starts that late, and what was left out is said. Prints a Markdown
 table at the end; each figure is the median over the rounds, with the lowest and the highest in brackets. Exit status: 0, or

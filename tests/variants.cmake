@@ -67,7 +67,7 @@ function(talweg_device_variant variant)
 endfunction()
 
 talweg_variant(asan TARGETS quick_tests QUICK ${quick_programs} OPTIONS -DTALWEG_SANITIZE=address
-               SAMPLED test_ops test_ops_half test_recompute test_trajectories test_trajectories_half)
+               SAMPLED test_lend test_ops test_ops_half test_recompute test_trajectories test_trajectories_half)
 talweg_cost(asan.test_fit_memory 70 asan.test_checkpoint 30 asan.test_ops_half 30 asan.test_ops 20 asan.test_recompute 20
             asan.test_trajectories_half 20 asan.test_trajectories 15 test_ops_half 25 test_examples 15)
 

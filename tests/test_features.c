@@ -50,40 +50,41 @@ static const int64_t sizes[][3] = {{16, 64, 10}, {37, 72, 10}, {64, 128, 1}, {65
 static void kernels_compute_what_is_specified(void **state) {
     (void)state;
     IMPL_EACH_ISA(isa)
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) for (int biased = 0; biased < 2; biased++) {
-        const int64_t samples = sizes[s][0], in = sizes[s][1], out = sizes[s][2],
-                      blocks = (in + TWI_FEATURE_BLOCK - 1) / TWI_FEATURE_BLOCK,
-                      grain = TWI_FEATURE_BLOCK * (1 + (int64_t)s % 2);
-        float *x = impl_floats(samples * in), *w = impl_floats(in * out), *dy = impl_floats(samples * out);
-        const impl_shape parts = {1, {blocks * out * samples}, false};
-        twi_call forward = {0}, join = {0}, data = {0}, weights = {0};
-        turned(&forward, 0, samples, in, x);
-        row_major(&forward, 1, out, in, w);
-        row_major(&forward, 2, blocks * out, samples, impl_floats(impl_count(&parts)));
-        forward.operand[2].shape = (twi_shape){3, {blocks, out, samples}};
-        forward.operand[2].stride[0] = out * samples;
-        forward.operand[2].stride[1] = samples;
-        forward.operand[2].stride[2] = 1;
-        compare("dense.forward_parts", (twi_isa)isa, &forward, (int[]){2, -1}, grain, in);
-        /* Of a chunk in the middle of the batch. */
-        join.operand[0] = forward.operand[2];
-        join.sample = 5;
-        impl_rows(&join, 1, TWI_REAL, 1, out, biased ? impl_floats(out) : NULL);
-        row_major(&join, 2, samples - 7, out, impl_floats((samples - 7) * out));
-        compare("dense.join_parts", (twi_isa)isa, &join, (int[]){2, -1}, 1, 1);
-        row_major(&data, 0, samples, out, dy);
-        row_major(&data, 1, out, in, w);
-        turned(&data, 2, samples, in, x);
-        turned(&data, 3, samples, in, impl_floats(samples * in));
-        impl_rows(&data, 4, TWI_ACC, 1, in, impl_floats(in));
-        compare("dense.backward_data_relu_features", (twi_isa)isa, &data, (int[]){3, 4, -1}, grain, in);
-        turned(&weights, 0, samples, in, x);
-        row_major(&weights, 1, samples, out, dy);
-        row_major(&weights, 2, out, in, impl_floats(in * out));
-        impl_rows(&weights, 3, TWI_ACC, 1, out, biased ? impl_floats(out) : NULL);
-        compare("dense.backward_weights_columns", (twi_isa)isa, &weights, (int[]){2, 3, -1}, grain, in);
-        impl_release();
-    }
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int biased = 0; biased < 2; biased++) {
+            const int64_t samples = sizes[s][0], in = sizes[s][1], out = sizes[s][2],
+                          blocks = (in + TWI_FEATURE_BLOCK - 1) / TWI_FEATURE_BLOCK,
+                          grain = TWI_FEATURE_BLOCK * (1 + (int64_t)s % 2);
+            float *x = impl_floats(samples * in), *w = impl_floats(in * out), *dy = impl_floats(samples * out);
+            const impl_shape parts = {1, {blocks * out * samples}, false};
+            twi_call forward = {0}, join = {0}, data = {0}, weights = {0};
+            turned(&forward, 0, samples, in, x);
+            row_major(&forward, 1, out, in, w);
+            row_major(&forward, 2, blocks * out, samples, impl_floats(impl_count(&parts)));
+            forward.operand[2].shape = (twi_shape){3, {blocks, out, samples}};
+            forward.operand[2].stride[0] = out * samples;
+            forward.operand[2].stride[1] = samples;
+            forward.operand[2].stride[2] = 1;
+            compare("dense.forward_parts", (twi_isa)isa, &forward, (int[]){2, -1}, grain, in);
+            /* Of a chunk in the middle of the batch. */
+            join.operand[0] = forward.operand[2];
+            join.sample = 5;
+            impl_rows(&join, 1, TWI_REAL, 1, out, biased ? impl_floats(out) : NULL);
+            row_major(&join, 2, samples - 7, out, impl_floats((samples - 7) * out));
+            compare("dense.join_parts", (twi_isa)isa, &join, (int[]){2, -1}, 1, 1);
+            row_major(&data, 0, samples, out, dy);
+            row_major(&data, 1, out, in, w);
+            turned(&data, 2, samples, in, x);
+            turned(&data, 3, samples, in, impl_floats(samples * in));
+            impl_rows(&data, 4, TWI_ACC, 1, in, impl_floats(in));
+            compare("dense.backward_data_relu_features", (twi_isa)isa, &data, (int[]){3, 4, -1}, grain, in);
+            turned(&weights, 0, samples, in, x);
+            row_major(&weights, 1, samples, out, dy);
+            row_major(&weights, 2, out, in, impl_floats(in * out));
+            impl_rows(&weights, 3, TWI_ACC, 1, out, biased ? impl_floats(out) : NULL);
+            compare("dense.backward_weights_columns", (twi_isa)isa, &weights, (int[]){2, 3, -1}, grain, in);
+            impl_release();
+        }
 }
 
 /* ---- programs ---- */

@@ -48,6 +48,18 @@ static void bias_relu_backward(const twi_call *call, const twi_cpu_workspace *wo
     twi_sweep_fold(&sweep, 0, call->operand[3].data, call->first);
 }
 
+static void sum_parts(const float *parts, int64_t part_row, int64_t count, int64_t out, int64_t columns,
+                      const float *bias, float *sum) {
+    for (int64_t o = 0; o < out; o++, sum += columns)
+        for (int64_t n = 0; n < columns; n += VEC_WIDTH) {
+            const int some = (int)(columns - n < VEC_WIDTH ? columns - n : VEC_WIDTH);
+            const float *part = parts + o * part_row + n;
+            vec total = vec_load_some(part, some);
+            for (int64_t p = 1; p < count; p++) total += vec_load_some(part + p * out * part_row, some);
+            vec_store_some(sum + n, bias ? total + vec_splat(bias[o]) : total, some);
+        }
+}
+
 /* A row's sum, a vector of them. */
 VEC_INLINE vec relu_backward_row(const float *dy, const float *y, float *g, int64_t count) {
     vec sum = {0};

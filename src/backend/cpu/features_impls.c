@@ -52,17 +52,11 @@ static tw_status prepare_join(twi_cpu_site *site, const twi_call *main, const tw
 }
 static void join_parts(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *parts = &call->operand[0], *y = &call->operand[2];
-    const int64_t blocks = parts->shape.dim[0], out = parts->shape.dim[1], batch = parts->shape.dim[2],
-                  samples = y->shape.dim[0];
-    const float *part = (const float *)parts->data + call->sample, *bias = call->operand[1].data;
+    const int64_t out = parts->shape.dim[1], samples = y->shape.dim[0];
     float *sums = workspace->scratch;
-    for (int64_t o = 0; o < out; o++) {
-        float *restrict sum = sums + o * samples;
-        for (int64_t n = 0; n < samples; n++) sum[n] = part[o * batch + n];
-        for (int64_t p = 1; p < blocks; p++)
-            for (int64_t n = 0; n < samples; n++) sum[n] += part[(p * out + o) * batch + n];
-        for (int64_t n = 0; bias && n < samples; n++) sum[n] += bias[o];
-    }
+    TWI_FOR_ISA(site->isa, point)
+        ->sum_parts((const float *)parts->data + call->sample, parts->shape.dim[2], parts->shape.dim[0], out, samples,
+                    call->operand[1].data, sums);
     twi_gemm_for(site->isa)->turn(out, samples, sums, samples, y->data, out);
 }
 

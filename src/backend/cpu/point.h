@@ -46,6 +46,10 @@ typedef struct twi_point_loops {
      * where that sum does not hold. */
     float (*guard_sum)(const float *gradients, int64_t count);
     float (*guard_block)(const float *gradients, int64_t count, int64_t first);
+    /* sum[o][n] = bias[o] + parts[0][o][n] + parts[1][o][n] and so on, of `out` rows of so many columns; rows of parts are
+     * part_row apart, parts out rows. bias may be NULL. */
+    void (*sum_parts)(const float *parts, int64_t part_row, int64_t count, int64_t out, int64_t columns,
+                      const float *bias, float *sum);
     /* g = dy where y > 0, else 0, of so many rows of so many columns; dy may be g. sum: of each row of g. */
     void (*relu_backward_rows)(const float *dy, const float *y, float *g, float *sum, int64_t rows, int64_t columns);
 } twi_point_loops;

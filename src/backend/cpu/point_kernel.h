@@ -12,4 +12,5 @@
 
 #define POINT_LOOP(name, kernel, refuse, prepare) .name = name,
 const twi_point_loops POINT_LOOPS = {TWI_POINT_KERNELS(POINT_LOOP).guard_sum = guard_sum, .guard_block = guard_block,
+                                     .sum_parts = sum_parts,
                                      .relu_backward_rows = relu_backward_rows};

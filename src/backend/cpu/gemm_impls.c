@@ -165,7 +165,8 @@ static twi_call activation_part(const twi_call *call) {
 static tw_status prepare_data_activation(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     const twi_call part = activation_part(main);
     TWI_TRY(twi_sweep_prepare(site, &part, tail));
-    size_t product = twi_gemm_outer_scratch() * sizeof(float); /* one after the other */
+    const size_t product = twi_gemm_outer_scratch_of(main->operand[0].shape.dim[0], main->operand[1].shape.dim[0]) *
+                           sizeof(float); /* one after the other */
     if (site->worker_bytes < product) site->worker_bytes = product;
     return TW_OK;
 }

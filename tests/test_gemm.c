@@ -72,10 +72,10 @@ static void check_outer(const twi_gemm *gemm, int64_t m, int64_t n, int64_t k, b
     impl_release();
 }
 
-static void check_turn(const twi_gemm *gemm, int64_t m, int64_t n) {
+static void check_transpose(const twi_gemm *gemm, int64_t m, int64_t n) {
     matrix a = matrix_of(m, n), c = matrix_of(n, m);
     float *before = copy_of(c);
-    gemm->turn(m, n, a.data, a.row, c.data, c.row);
+    gemm->transpose(m, n, a.data, a.row, c.data, c.row);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) assert_true(c.data[j * c.row + i] == a.data[i * a.row + j]);
     check_gaps(c, before);
@@ -124,8 +124,8 @@ static void products_agree_with_sums_in_double(void **state) {
         assert_string_equal(gemm->isa, twi_cpu_isa_name(isa < TWI_ISA_AVX512 ? (twi_isa)isa : TWI_ISA_AVX512));
         for (int i = 0; i < SIZES; i++) {
             const int64_t *s = sizes[i];
-            check_turn(gemm, s[0], s[1]);
-            check_turn(gemm, s[1], s[0]);
+            check_transpose(gemm, s[0], s[1]);
+            check_transpose(gemm, s[1], s[0]);
             for (int way = 0; way < 4; way++) {
                 check_dot(gemm, s[0], s[1], s[2], way & 1, way & 2);
                 check_outer(gemm, s[0], s[1], s[2], way & 1, way & 2);

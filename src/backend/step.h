@@ -55,7 +55,8 @@ typedef enum twi_types {
 typedef enum twi_reach {
     TWI_BATCHED, /* axis 0 is the batch: a chunk is handed its own samples only */
     TWI_WHOLE,   /* every chunk is handed all of it */
-    TWI_RANGED,  /* so is every part of a range, but touches that part of it alone */
+    TWI_RANGED,  /* every part of a range is handed all of it, and touches its own part alone: said of what steps of one
+                    range hand each other */
     TWI_SUMMED   /* an output that sums over the chunks: a call adds its part (replaces when call->first) */
 } twi_reach;
 

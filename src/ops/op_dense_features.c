@@ -49,7 +49,7 @@ static void run_backward_data(const twi_call *call) {
         for (int64_t n = 0; n < g->shape.dim[0]; n++) {
             tw_real sum = 0;
             for (int64_t o = 0; o < w->shape.dim[0]; o++) sum += *at(dy, n, o) * *at(w, o, i);
-            total += *at(g, n, i) = *at(y, n, i) > 0 ? sum : 0;
+            total += *at(g, n, i) = !(*at(y, n, i) <= 0) ? sum : 0;
         }
         ((tw_real *)db->data)[i * db->stride[0]] = total;
     }

@@ -156,6 +156,16 @@ void twi_reverse_steps(twi_step *step, int count) {
     }
 }
 
+bool twi_program_uses(const tw_program *program, int buffer, bool written) {
+    for (int i = 0; i < program->step_count; i++)
+        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
+            if (program->step[i].operand[o] >= 0 &&
+                (program->step[i].kernel->operand[o].access != TWI_READ) == written &&
+                twi_program_root(program, program->step[i].operand[o]) == buffer)
+                return true;
+    return false;
+}
+
 void twi_program_compact(tw_program *program) {
     int kept = 0;
     for (int i = 0; i < program->step_count; i++)

@@ -37,17 +37,6 @@ static tw_status copy_steps(search *s) {
     return TW_OK;
 }
 
-/* Does a step write the buffer, or read it? */
-static bool is_used(const tw_program *program, int buffer, bool written) {
-    for (int i = 0; i < program->step_count; i++)
-        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
-            if (program->step[i].operand[o] >= 0 &&
-                (program->step[i].kernel->operand[o].access != TWI_READ) == written &&
-                twi_program_root(program, program->step[i].operand[o]) == buffer)
-                return true;
-    return false;
-}
-
 /* All values are kept apart; what nobody writes is where the run found it. */
 static tw_status copy_buffers(search *s) {
     tw_program *check = s->check;
@@ -65,11 +54,12 @@ static tw_status copy_buffers(search *s) {
         buffer->lanes = 0; /* what is looked at lies sample by sample */
         buffer->unturned = false;
         if (buffer->by_features) twi_shape_row_major(&buffer->shape, buffer->stride);
+        buffer->by_features = false;
         buffer->over = -1;
         buffer->copied = false;
         buffer->lent = NULL;
-        if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || is_used(check, i, true)) continue;
-        if (!is_used(check, i, false)) continue;
+        if (buffer->source != TWI_SOURCE_ARENA || buffer->alias >= 0 || twi_program_uses(check, i, true)) continue;
+        if (!twi_program_uses(check, i, false)) continue;
         if (check->model->arena_user != s->program)
             return TWI_FAIL(TW_ERROR_STATE, "'%s' is there no more", buffer->name);
         s->outside[i] = twi_program_address(s->program, i);
@@ -84,11 +74,10 @@ static tw_status check_limit(const tw_program *program, size_t bytes) {
     const size_t held = twi_model_bytes(program->model) + program->aside;
     if (!program->memory_limit || (held <= program->memory_limit && bytes <= program->memory_limit - held))
         return TW_OK;
-    return TWI_FAIL(
-        TW_ERROR_OUT_OF_MEMORY,
-        "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
-        "to be told the layer",
-        bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY,
+                    "looking for what is not finite takes %zu bytes, of which the memory limit of %zu leaves %zu; raise it "
+                    "to be told the layer",
+                    bytes, program->memory_limit, held < program->memory_limit ? program->memory_limit - held : 0);
 }
 
 static tw_status make(search *s) {
@@ -153,6 +142,7 @@ static double value_at(const twi_buffer_plan *plan, const void *data, int64_t i)
  * moved. */
 static bool is_looked_at(const search *s, const twi_buffer *buffer) {
     if (buffer->store != TWI_REAL && buffer->store != TWI_ACC && buffer->store != TWI_F32) return false;
+    if (buffer->joined) return false; /* what is made of them tells the sample too */
     if (buffer->parameter < 0 || !s->program->train || buffer->source == TWI_SOURCE_VALUES) return true;
     return s->program->model->store.parameter[buffer->parameter].learned;
 }

@@ -3,27 +3,13 @@
  * stays, so either may follow on the other. */
 #include "program.h"
 
-/* As buffers of the arena have it. Vectors across two cache lines take longer than the copy: lent as malloc aligns it, to
- * 16 bytes, a batch of 784 numbers a sample made an MLP's step 9 to 15 % longer than a copied one, on AVX-512 and one
- * thread. */
-#define LENT_ALIGNMENT 64
-
-static bool is_written(const tw_program *program, int buffer) {
-    for (int i = 0; i < program->step_count; i++)
-        for (int o = 0; o < program->step[i].kernel->operand_count; o++)
-            if (program->step[i].operand[o] >= 0 && program->step[i].kernel->operand[o].access != TWI_READ &&
-                twi_program_root(program, program->step[i].operand[o]) == buffer)
-                return true;
-    return false;
-}
-
 /* An input that lies in the arena as in the host's memory, f32 and row-major, and that steps only read. It is pinned: so
  * nothing takes its memory over, in place or later, and its samples lie one after the other. */
 bool twi_is_lendable(const tw_program *program, int buffer) {
     const twi_buffer *b = &program->buffer[buffer];
     return b->input && b->pinned && twi_program_context(program)->backend->lend && b->source == TWI_SOURCE_ARENA &&
            (b->store == TWI_REAL || b->store == TWI_ACC) && b->dtype == TW_F32 && !b->lanes &&
-           twi_shape_is_row_major(&b->shape, b->stride) && !is_written(program, buffer);
+           twi_shape_is_row_major(&b->shape, b->stride) && !twi_program_uses(program, buffer, true);
 }
 
 static void lend(tw_program *program, int buffer, const void *data) {
@@ -32,9 +18,11 @@ static void lend(tw_program *program, int buffer, const void *data) {
     if (program->prepared) context->backend->lend(context, program->prepared, buffer, data);
 }
 
+/* Only what is aligned as buffers of the arena are: with vectors that lie across two cache lines, as malloc has them, an MLP's
+ * step of 784 numbers an image took 10 to 15 % longer on AVX-512, more than the copy does. */
 bool twi_program_lend(tw_program *program, int buffer, const float *data) {
     buffer = twi_program_root(program, buffer);
-    if (!program->plan.buffer[buffer].lendable || (uintptr_t)data % LENT_ALIGNMENT) return false;
+    if (!program->plan.buffer[buffer].lendable || (uintptr_t)data % TWI_ARENA_ALIGNMENT) return false;
     lend(program, buffer, data);
     return true;
 }

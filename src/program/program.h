@@ -1,5 +1,5 @@
 /* A program under construction and finished. Passes in order, one file each: lower, precision, layout, fold, fuse,
- * ranges, merge, measure, sums, copies, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to
+ * ranges, features, merge, measure, sums, copies, constants, schedule, lanes, choose, memory_plan, prepare; then run. schedule to
  * memory_plan are made to keep a limit of memory by budget.c. Buffers are in single-assignment form: each is written by
  * one step. */
 #ifndef TWI_PROGRAM_PROGRAM_H
@@ -45,6 +45,7 @@ typedef struct twi_buffer {
     bool unturned; /* lanes pass: its samples stay one after the other */
     bool copied;   /* copies pass: an input of which every worker has a copy */
     bool by_features; /* features pass: lies feature by feature, the samples of each side by side */
+    bool joined;   /* features pass: sums of blocks of features, of which another value is made */
     const void *lent; /* where the host has an input that it lends (lend.c); NULL: it is fed to the arena */
     /* memory plan */
     int first, last; /* segments of first and last use; last -1: never used */
@@ -240,6 +241,8 @@ tw_status twi_program_extent(const tw_program *program, const twi_buffer *buffer
 void twi_reverse_steps(twi_step *step, int count);
 /* Drops steps whose kernel is NULL. */
 void twi_program_compact(tw_program *program);
+/* Does a step write the buffer, or read it? */
+bool twi_program_uses(const tw_program *program, int buffer, bool written);
 /* Bytes a step reads and writes. */
 double twi_program_step_bytes(const tw_program *program, const twi_step *step);
 /* Its arithmetic; 0 where only bytes count. */
@@ -381,7 +384,10 @@ tw_status twi_lower_segments_again(tw_program *program);
 
 /* ---- memory_plan.c: sizes of what lies in the arena ---- */
 
-static inline size_t twi_arena_aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+enum { TWI_ARENA_ALIGNMENT = 64 };
+static inline size_t twi_arena_aligned(size_t bytes) {
+    return (bytes + TWI_ARENA_ALIGNMENT - 1) / TWI_ARENA_ALIGNMENT * TWI_ARENA_ALIGNMENT;
+}
 /* The sums of an operand that a step's groups make apart, side by side; 0: there are none. Errors: OVERFLOW. */
 tw_status twi_program_partial_bytes(const tw_program *program, const twi_step *step, int operand, size_t *out);
 

@@ -84,6 +84,7 @@ static bool joins(const tw_program *program, int first, int at) {
     const twi_step *step = &program->step[at];
     const twi_step *head = &program->step[first];
     if (step->kernel->split != head->kernel->split) return false;
+    /* Where both go by so many features, a part of what they share is of the same features. */
     if (step->kernel->split == TWI_BY_RANGE && (!step->features || step->features != head->features)) return false;
     if (step->chunk != head->chunk || step->groups != head->groups) return false;
     if ((step->part == TWI_PART_UPDATE) != (head->part == TWI_PART_UPDATE)) return false;

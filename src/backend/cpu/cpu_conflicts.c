@@ -1,6 +1,6 @@
 /* Where barriers stand. A phase needs none if it touches nothing that a phase since the last barrier writes, and writes
  * nothing that such a phase touches. Names of buffers do not tell, since later buffers take the arena's memory over:
- * addresses do. The plan alone decides, whatever the number of workers. */
+ * addresses do. Who does what does not matter: the phases alone decide. */
 #include "cpu_program.h"
 
 /* Memory that all workers see. */

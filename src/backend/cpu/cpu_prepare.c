@@ -1,6 +1,7 @@
 /* Binds a plan to memory: makes every call, address and phase that a run needs, so that a run only patches. What a run
  * does with them is in cpu_run.c; chunks, groups and offsets are decisions of the plan. */
 #include "cpu_program.h"
+#include "parts.h"
 
 #include <string.h>
 
@@ -295,21 +296,27 @@ static void add_group_phases(binding *b, twi_cpu_segment *segment, int first_fin
     if (b->finishes > first_finish) add_phase(b, segment, twi_cpu_run_finish, first_finish, b->finishes - first_finish);
 }
 
-/* Steps first .. first + steps - 1 of a segment, part by part of their range. Of several grains the largest is a multiple
- * of the others. */
-static void add_range_phase(binding *b, const twi_cpu_segment *segment, int first, int steps) {
+static int range_parts(const twi_cpu_segment *segment, int64_t grain) {
+    return (int)twi_smaller((segment->range + grain - 1) / grain, RANGE_PARTS);
+}
+
+/* Steps of one range, part by part: of their grains the largest is a multiple of the others. */
+static int64_t grain_of(const twi_cpu_step *step, int steps) {
     int64_t grain = 1;
-    for (int s = first; s < first + steps; s++)
-        if (b->program->step[s].kernel->grain > grain) grain = b->program->step[s].kernel->grain;
-    const int64_t grains = (segment->range + grain - 1) / grain;
-    twi_cpu_phase *parts =
-        add_phase(b, segment, twi_cpu_run_range, first, grains < RANGE_PARTS ? (int)grains : RANGE_PARTS);
+    for (int s = 0; s < steps; s++) grain = twi_larger(grain, step[s].kernel->grain);
+    return grain;
+}
+
+static void add_range_phase(binding *b, const twi_cpu_segment *segment, int first, int steps) {
+    const int64_t grain = grain_of(&b->program->step[first], steps);
+    twi_cpu_phase *parts = add_phase(b, segment, twi_cpu_run_range, first, range_parts(segment, grain));
     parts->steps = steps;
     parts->grain = grain;
     parts->alone = parts->alone || segment->nanoseconds < SHARED_NANOSECONDS;
 }
 
-/* As one phase, but where workers would have nothing to do: then step by step, of which some have finer grains. */
+/* One phase for all steps of the segment; where that has fewer parts than there are workers, one a step, since some have
+ * finer grains. */
 static tw_status add_range_phases(binding *b, twi_cpu_segment *segment) {
     const twi_cpu_step *step = &b->program->step[segment->first_step];
     segment->range = step->kernel->range(&step->whole);
@@ -320,11 +327,9 @@ static tw_status add_range_phases(binding *b, twi_cpu_segment *segment) {
                             "cpu: %s has a range of %lld, in a segment of ranges of %lld; please report it",
                             step[s].kernel->name, (long long)range, (long long)segment->range);
     }
-    const int before = b->phases;
-    add_range_phase(b, segment, segment->first_step, segment->step_count);
-    if (segment->step_count == 1 || b->program->workers <= b->program->phase[before].parts) return TW_OK;
-    b->phases = before;
-    for (int s = 0; s < segment->step_count; s++) add_range_phase(b, segment, segment->first_step + s, 1);
+    const bool together = b->program->workers <= range_parts(segment, grain_of(step, segment->step_count));
+    const int steps = together ? segment->step_count : 1;
+    for (int s = 0; s < segment->step_count; s += steps) add_range_phase(b, segment, segment->first_step + s, steps);
     return TW_OK;
 }
 

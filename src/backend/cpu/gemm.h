@@ -1,5 +1,5 @@
 /* Products of row-major matrices in f32, for one thread, in versions by instruction set. What they are used for is in
- * gemm_impls.c. The order of every sum depends on its length alone, not on the other sizes. */
+ * gemm_impls.c, features_impls.c and conv_patches.c. The order of every sum depends on its length alone, not on the other sizes. */
 #ifndef TWI_CPU_GEMM_H
 #define TWI_CPU_GEMM_H
 
@@ -30,7 +30,7 @@ typedef struct twi_gemm {
     void (*outer_update)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                          int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch);
     /* c[j][i] = a[i][j], of m rows and n columns of a. */
-    void (*turn)(int64_t m, int64_t n, const float *a, int64_t a_row, float *c, int64_t c_row);
+    void (*transpose)(int64_t m, int64_t n, const float *a, int64_t a_row, float *c, int64_t c_row);
     /* outer of halves, widened. */
     void (*outer_halves)(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
                          int64_t a_step, const uint16_t *b, int64_t b_row, bool add, float *c, int64_t c_row,

@@ -38,14 +38,7 @@ static void image_to_rows(int64_t samples, int64_t pixels, int64_t channels, con
                 vec v[4];
                 VEC_UNROLL
                 for (int r = 0; r < 4; r++) v[r] = vec_load(image + (at + r) * step + c * VEC_WIDTH);
-                vec_transpose4(v);
-                VEC_UNROLL
-                for (int r = 0; r < 4; r++) {
-                    float *to[QUADS];
-                    VEC_UNROLL
-                    for (int q = 0; q < QUADS; q++) to[q] = rows + (4 * q + r) * sample + c * pixels + at;
-                    vec_to_quads(to, v[r]);
-                }
+                vec_store_columns(rows + c * pixels + at, sample, v);
             }
             for (int64_t p = 0; (live < VEC_WIDTH || pixels < 4) && p < pixels; p++) {
                 for (int lane = 0; lane < live; lane++)

@@ -15,14 +15,7 @@ static void to_lanes(const float *from, int64_t image, int live, int64_t count, 
     if (live == VEC_WIDTH) {
         for (; i + 4 <= count; i += 4) {
             vec v[4];
-            VEC_UNROLL
-            for (int r = 0; r < 4; r++) {
-                const float *rows[QUADS];
-                VEC_UNROLL
-                for (int q = 0; q < QUADS; q++) rows[q] = from + (4 * q + r) * image + i;
-                v[r] = vec_from_quads(rows);
-            }
-            vec_transpose4(v);
+            vec_load_columns(v, from + i, image);
             VEC_UNROLL
             for (int r = 0; r < 4; r++) vec_store(to + (i + r) * VEC_WIDTH, v[r]);
         }
@@ -41,14 +34,7 @@ static void from_lanes(const float *from, int64_t count, int live, float *to, in
             vec v[4];
             VEC_UNROLL
             for (int r = 0; r < 4; r++) v[r] = vec_load(from + (i + r) * VEC_WIDTH);
-            vec_transpose4(v);
-            VEC_UNROLL
-            for (int r = 0; r < 4; r++) {
-                float *rows[QUADS];
-                VEC_UNROLL
-                for (int q = 0; q < QUADS; q++) rows[q] = to + (4 * q + r) * image + i;
-                vec_to_quads(rows, v[r]);
-            }
+            vec_store_columns(to + i, image, v);
         }
     }
     for (; i < count; i++) {

@@ -2,6 +2,7 @@
 #include "copy_kernel.h"
 #include "dropout_kernel.h"
 #include "elementwise_kernel.h"
+#include "features_kernel.h"
 #include "gather_kernel.h"
 #include "gelu_kernel.h"
 #include "guard_kernel.h"

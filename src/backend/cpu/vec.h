@@ -183,6 +183,28 @@ VEC_INLINE void vec_transpose4(vec v[4]) {
     v[3] = VEC_SHUFFLE(c, d, 2, 3, 6, 7);
 }
 
+/* v[k][r] = p[r * row + k]: four columns of as many rows as a vector has elements; and back. */
+VEC_INLINE void vec_load_columns(vec v[4], const float *p, int64_t row) {
+    VEC_UNROLL
+    for (int r = 0; r < 4; r++) {
+        const float *quads[VEC_WIDTH / 4];
+        VEC_UNROLL
+        for (int q = 0; q < VEC_WIDTH / 4; q++) quads[q] = p + (4 * q + r) * row;
+        v[r] = vec_from_quads(quads);
+    }
+    vec_transpose4(v);
+}
+VEC_INLINE void vec_store_columns(float *p, int64_t row, vec v[4]) {
+    vec_transpose4(v);
+    VEC_UNROLL
+    for (int r = 0; r < 4; r++) {
+        float *quads[VEC_WIDTH / 4];
+        VEC_UNROLL
+        for (int q = 0; q < VEC_WIDTH / 4; q++) quads[q] = p + (4 * q + r) * row;
+        vec_to_quads(quads, v[r]);
+    }
+}
+
 /* The sums over the elements of four vectors, in an order of their own that is always the same. */
 VEC_INLINE quad vec_sum4(const vec v[4]) {
     vec a = VEC_SHUFFLE(v[0], v[1], 0, 4, 1, 5) + VEC_SHUFFLE(v[0], v[1], 2, 6, 3, 7);

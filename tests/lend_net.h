@@ -83,7 +83,7 @@ static inline void lend(net *n, tw_program *program, const float *images) {
     CHECK_OK(tw_program_lend(program, n->x, TW_F32, images, fed_by(n)));
     assert_ptr_equal(lent_to(n, program), lends() ? images : NULL);
 }
-static inline void write(net *n, tw_program *program, const float *images) {
+static inline void feed_copied(net *n, tw_program *program, const float *images) {
     CHECK_OK(tw_program_write(program, n->x, TW_F32, images, fed_by(n)));
     assert_null(lent_to(n, program));
 }
@@ -95,7 +95,7 @@ static inline double step(net *n, tw_program *program, int number, feeding how, 
     const size_t bytes = (size_t)fed_by(n) * sizeof(float);
     float *images = page_end_get(bytes);
     fill(images, fed_by(n), number);
-    (how == WRITTEN ? write : lend)(n, program, images);
+    (how == WRITTEN ? feed_copied : lend)(n, program, images);
     write_labels(n, program, number);
     if (how == WRITTEN) page_end_put(images, bytes);
     CHECK_OK(tw_program_run(program));

@@ -140,7 +140,7 @@ static void answers_are_those_of_what_is_written(void **state) {
         for (int s = 0; s < STEPS; s++) {
             for (int lent = 0; lent < 2; lent++) {
                 fill(images[lent], FED, s);
-                (lent ? lend : write)(&n, program, images[lent]);
+                (lent ? lend : feed_copied)(&n, program, images[lent]);
                 CHECK_OK(tw_program_run(program));
                 CHECK_OK(tw_program_read(program, n.logits, answer[lent], BATCH * CLASSES));
             }

@@ -141,7 +141,7 @@ static void what_is_not_finite_is_found_in_what_is_lent(void **state) {
         open_on_threads(&n, &networks[i ? 2 : 0], 2);
         tw_program *program = program_with(&n, BATCH, &plain, &sgd);
         fill(images, FED, 0);
-        write(&n, program, images); /* in the arena all is well */
+        feed_copied(&n, program, images); /* in the arena all is well */
         images[FED - 5] = NAN;
         lend(&n, program, images);
         write_labels(&n, program, 0);
@@ -149,6 +149,26 @@ static void what_is_not_finite_is_found_in_what_is_lent(void **state) {
         (void)step(&n, program, 1, LENT, NULL);
         close_net(&n);
     }
+}
+
+/* An update that fails does not look into a batch that the run before it was the last to read. */
+static void an_update_reads_nothing_that_is_lent(void **state) {
+    (void)state;
+    const tw_loss_scaling scaling = {.patience = 1};
+    net n;
+    open_net_on(&n, check_device_or_cpu(), 2, mlp, 1, SIDE);
+    tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
+    options.loss_scaling = &scaling;
+    options.on_non_finite = TW_NON_FINITE_SKIP;
+    tw_program *program = program_with(&n, BATCH, &options, &sgd);
+    float *images = page_end_get(FED * sizeof(float));
+    images[20 * PIXELS] = INFINITY;
+    lend(&n, program, images);
+    write_labels(&n, program, 0);
+    CHECK_OK(tw_program_run_gradients(program));
+    page_end_put(images, FED * sizeof(float));
+    CHECK_FAILS(tw_program_run_update(program), TW_ERROR_NUMERIC, "1 times in a row");
+    close_net(&n);
 }
 
 static void lending_takes_no_memory(void **state) {
@@ -160,10 +180,10 @@ static void lending_takes_no_memory(void **state) {
     tw_program *program = program_with(&n, BATCH, &plain, &sgd);
     const tw_program_stats before = tw_program_get_stats(program);
     fill(images, FED, 0);
-    write(&n, program, images);
+    feed_copied(&n, program, images);
     const tw_memory_stats held = tw_context_get_memory(n.context);
     lend(&n, program, images);
-    write(&n, program, images);
+    feed_copied(&n, program, images);
     lend(&n, program, images);
     const tw_memory_stats now = tw_context_get_memory(n.context);
     const tw_program_stats after = tw_program_get_stats(program);
@@ -345,6 +365,7 @@ int main(void) {
         cmocka_unit_test(what_is_bound_anew_reads_what_is_lent),
         cmocka_unit_test(a_lent_input_is_read_as_it_is),
         cmocka_unit_test(what_is_not_finite_is_found_in_what_is_lent),
+        cmocka_unit_test(an_update_reads_nothing_that_is_lent),
         cmocka_unit_test(lending_takes_no_memory),
         cmocka_unit_test(what_cannot_be_read_there_is_copied),
         cmocka_unit_test(inputs_are_lent_one_by_one),

@@ -102,7 +102,7 @@ typedef struct tw_loader_options {
 
 /** One batch; everything in it is borrowed and valid until the next call on the loader. */
 typedef struct tw_batch {
-    const float *images;    /**< count x C x H x W, normalised */
+    const float *images;    /**< count x C x H x W, normalised; aligned to 64 bytes */
     const int32_t *labels;  /**< count labels */
     const int64_t *indices; /**< which samples of the data set these are */
     int count;              /**< samples in this batch; the last one of an epoch may be shorter */

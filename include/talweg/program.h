@@ -104,7 +104,8 @@ TW_API TW_WARN_UNUSED tw_status tw_program_write(tw_program *program, const tw_v
  *  are instead of a copy. The input stays lent, as it would stay written: every run, and tw_program_read of the input,
  *  reads the data until the input is written or lent anew, another program of the model discards it, or the program is
  *  destroyed. So they must be alive and unchanged whenever such a run or read is under way: a batch may go as soon as the
- *  last run that is to read it has returned. Data that change between two runs must be lent anew.
+ *  last run that is to read it has returned. Data that change between two runs must be lent anew. An update does not read
+ *  them: one that fails by itself (tw_program_run_update) does not tell which value was not finite first.
  *  They are read in place on the CPU if they are f32, aligned to 64 bytes (aligned_alloc; batches of a tw_loader are), and
  *  ordered as the program keeps them: images of one channel, or inputs without height and width, where the program keeps
  *  the input in f32. Others are copied, and on a GPU all are; what is asked of the data is the same. */

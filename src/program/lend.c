@@ -27,6 +27,12 @@ bool twi_program_lend(tw_program *program, int buffer, const float *data) {
     return true;
 }
 
+bool twi_program_lends(const tw_program *program) {
+    for (int i = 0; i < program->buffer_count; i++)
+        if (program->buffer[i].lent) return true;
+    return false;
+}
+
 void twi_program_take_back(tw_program *program, int buffer) {
     buffer = twi_program_root(program, buffer);
     if (program->buffer[buffer].lent) lend(program, buffer, NULL);

@@ -486,6 +486,8 @@ tw_status twi_program_feed(tw_program *program, const tw_value *value, const voi
 bool twi_is_lendable(const tw_program *program, int buffer);
 /* Has runs to come read an input at `data`, if they can; returns whether they do. */
 bool twi_program_lend(tw_program *program, int buffer, const float *data);
+/* Is an input lent? */
+bool twi_program_lends(const tw_program *program);
 /* They read it in the arena, where it is to be fed. */
 void twi_program_take_back(tw_program *program, int buffer);
 /* What is lent, once more: the plan was bound anew. */

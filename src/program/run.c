@@ -254,6 +254,11 @@ static tw_status run_segments(tw_program *program, int first, int count, bool gr
         gradients ? *found : program->model->gradients_run; /* an update is that of the run before it */
     failed.fault = found->fault;
     failed.guard = found->guard;
+    /* The batch of that run may be gone, if it was lent. */
+    if (!gradients && twi_program_lends(program)) {
+        program->model->culprit = (twi_culprit){0};
+        return status;
+    }
     return twi_culprit_find(program, &failed, status);
 }
 

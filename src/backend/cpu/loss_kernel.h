@@ -1,5 +1,6 @@
-/* Softmax and cross-entropy over rows of classes, one after the other; rows of few classes go by loss_lanes_kernel.h. A row is filled up with minus infinity to whole vectors, so that it
- * may have any length; its exponentials lie in scratch, so that dx may take the place of x.
+/* Softmax and cross-entropy over rows of classes, one after the other; rows of few classes go by loss_lanes_kernel.h. A
+ * row is filled up with minus infinity to whole vectors, so that it may have any length; its exponentials lie in scratch,
+ * so that dx may take the place of x.
  *
  * The largest logit is subtracted first, and the logarithm is taken of the sum alone: the loss of a sample stays exact
  * however far its label is behind, and an infinite or undefined logit gives an undefined loss, never a wrong one. */
@@ -84,7 +85,8 @@ static void row_gradient(float *dx, const float *e, float factor, int32_t label,
     dx[label] = at_label;
 }
 
-/* logp, labels, seed, dx: element by element but for the label's, over as many rows at once as stay in the nearest cache. */
+/* logp, labels, seed, dx: element by element but for the label's, over as many rows at once as stay in the nearest
+ * cache. */
 static void cross_entropy_backward(const twi_call *call, const twi_cpu_workspace *workspace) {
     (void)workspace;
     enum { AT_ONCE = 1024 };

@@ -34,7 +34,8 @@ VEC_INLINE vec vec_exp(vec x) {
 
 /* log(x) for normal x > 0 within 1 unit in the last place; not-a-number of one, and of infinity.
  * x = 2^n (1 + f) with 1 + f from sqrt(1/2) to sqrt(2), where f is exact. Of s = f / (2 + f), which is 0.172 at most,
- * log(1 + f) is 2s + 2s^3/3 + 2s^5/5 + ..., to s^9 exact to 2^-28; and 2s = f - s f, so that the rounding of s hardly counts. */
+ * log(1 + f) is 2s + 2s^3/3 + 2s^5/5 + ..., to s^9 exact to 2^-28; and 2s = f - s f, so that the rounding of s hardly
+ * counts. */
 VEC_INLINE vec vec_log(vec x) {
     const vec_mask n = (vec_mask)((vec_word)x - 0x3f3504f3u) >> 23; /* counted from sqrt(1/2) */
     vec f = (vec)((vec_word)x - ((vec_word)n << 23)) - vec_splat(1) + (x - x);

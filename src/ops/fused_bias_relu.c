@@ -19,7 +19,7 @@ static void run_backward(const twi_call *call) {
 
 /* ---- kernels ---- */
 
-static const twi_kernel kernel_backward = {
+const twi_kernel TWI_NAME(twi_kernel_bias_relu_backward) = {
     .name = "bias_relu.backward",
     .operand_count = 4,
     .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
@@ -30,7 +30,7 @@ static const twi_kernel kernel_backward = {
     .run = run_backward,
 };
 
-static const twi_kernel *const kernels[] = {&kernel_backward, NULL};
+static const twi_kernel *const kernels[] = {&TWI_NAME(twi_kernel_bias_relu_backward), NULL};
 
 /* ---- cases ---- */
 

@@ -2,71 +2,23 @@
  * layer: g = dense'(dy, w) gelu'(z); db[i] = sum of g
  *
  * Saves a pass over g for each. Made by the fusion pass alone. */
-#include "backend/attrs.h"
-#include "bias_relu.h"
-
-/* ---- specification: the single kernels, one after the other ---- */
-
-enum { DY, W, Z, G, DB };
+#include "dense_backward.h"
 
 static void run_backward(const twi_call *call) {
-    const twi_operand *operand = call->operand;
-    twi_call part = *call;
-    part.operand_count = 3;
-    part.operand[2] = operand[G];
-    TWI_NAME(twi_kernel_dense_backward_data).run(&part);
-    part.operand_count = 4;
-    part.operand[0] = part.operand[2] = operand[G];
-    part.operand[1] = operand[Z];
-    part.operand[3] = operand[DB];
-    TWI_NAME(twi_kernel_bias_gelu_backward).run(&part);
+    twi_run_dense_backward(call, &TWI_NAME(twi_kernel_bias_gelu_backward));
 }
 
-/* ---- kernels ---- */
-
-static double flops(const twi_call *call) {
-    return 2.0 * (double)twi_shape_count(&call->operand[W].shape) * (double)call->operand[DY].shape.dim[0];
-}
-
-static const twi_kernel kernel_backward = {
-    .name = "dense.backward_data_gelu",
-    .operand_count = 5,
-    .operand = {{"dy", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
-                {"w", TWI_READ, TWI_REAL, TWI_WHOLE, 0},
-                {"z", TWI_READ, TWI_REAL, TWI_BATCHED, 0},
-                {"g", TWI_WRITE, TWI_REAL, TWI_BATCHED, 0},
-                {"db", TWI_WRITE, TWI_ACC, TWI_SUMMED, 0}},
-    .split = TWI_BY_SAMPLE,
-    .flops = flops,
-    .run = run_backward,
-};
+static const twi_kernel kernel_backward = TWI_DENSE_BACKWARD_KERNEL("dense.backward_data_gelu", "z", run_backward);
 
 static const twi_kernel *const kernels[] = {&kernel_backward, NULL};
 
-/* ---- cases ---- */
-
-enum { BATCH, FEATURES_IN, FEATURES_OUT };
-
-static const twi_case cases[] = {
-    {"small", {3, 5, 4}},
-    {"one of everything", {1, 1, 1}},
-    {"8 features in", {5, 8, 3}},
-    {"odd sizes", {7, 33, 17}},
-    {"large 17 images", {17, 131, 67}},
-    {"large 64 images", {64, 128, 96}},
-    {NULL, {0}},
-};
+static const twi_case cases[] = TWI_DENSE_BACKWARD_CASES;
 
 static tw_value *build_case(twi_builder *builder, const twi_case *c) {
     const twi_gelu_attrs attrs = {.tanh = true};
-    tw_value *x = builder->input(builder, "x", 2, (int64_t[]){c->p[BATCH], c->p[FEATURES_IN]});
-    tw_value *z = twi_case_bias_relu(builder, x, false);
-    tw_value *y = builder->node(builder, "gelu", "gelu", 1, &z, &attrs);
-    tw_value *w = builder->parameter(builder, "w", 2, (int64_t[]){c->p[FEATURES_OUT], c->p[FEATURES_IN]});
-    return builder->node(builder, "dense", "dense", 2, (tw_value *[]){y, w}, NULL);
+    tw_value *z = twi_case_bias_relu(builder, twi_case_dense_backward_x(builder, c), false);
+    return twi_case_dense_backward(builder, c, builder->node(builder, "gelu", "gelu", 1, &z, &attrs));
 }
-
-/* ---- record ---- */
 
 const twi_op TWI_NAME(twi_op_dense_gelu_backward) = {
     .name = "dense_gelu_backward",

@@ -23,6 +23,7 @@ extern const twi_kernel TWI_NAME(twi_kernel_relu_backward);
 extern const twi_kernel TWI_NAME(twi_kernel_gelu_forward_tanh); /* op_gelu.c */
 extern const twi_kernel TWI_NAME(twi_kernel_gelu_backward_tanh);
 extern const twi_kernel TWI_NAME(twi_kernel_bias_gelu_backward); /* fused_bias_gelu.c */
+extern const twi_kernel TWI_NAME(twi_kernel_bias_relu_backward); /* fused_bias_relu.c */
 extern const twi_kernel TWI_NAME(twi_kernel_add_forward);      /* op_add.c */
 extern const twi_kernel TWI_NAME(twi_kernel_reshape_copy);     /* op_reshape.c */
 extern const twi_kernel TWI_NAME(twi_kernel_batch_norm_apply); /* op_batch_norm.c */

@@ -115,12 +115,12 @@ static void cross_entropy_backward(const twi_call *call, const twi_cpu_workspace
 static void softmax_cross_entropy(const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_cross_entropy_attrs *attrs = call->attrs;
     int64_t samples = call->operand[0].shape.dim[0], classes = call->operand[0].shape.dim[1];
-    float *e = workspace->scratch, smoothing = attrs->label_smoothing, seed = *TWI_DATA(const float, call, 2);
-    double loss = 0;
     if (classes <= TWI_FEW_CLASSES) {
         cross_entropy_in_lanes(call);
         return;
     }
+    float *e = workspace->scratch, smoothing = attrs->label_smoothing, seed = *TWI_DATA(const float, call, 2);
+    double loss = 0;
     for (int64_t n = 0; n < samples; n++) {
         const float *x = TWI_DATA(const float, call, 0) + n * classes;
         int32_t label = TWI_DATA(const int32_t, call, 1)[n];

@@ -1,5 +1,6 @@
 /* The optimizers' updates of a run of the flat parameter arena. The formulas are those of the specifications; what is
- * here is that four streams of memory pass once. */
+ * here is that four streams of memory pass once, and that weights are asked for ahead: all workers have read them, and a
+ * write to a line that another core has a copy of waits until that is given up, one write after the other. */
 #include "loops.h"
 #include "backend/attrs.h"
 #include "vec_half.h"
@@ -33,6 +34,25 @@ static update_halves update_halves_of(const twi_call *call, int half, const twi_
                            .bf16 = (param->data ? param : grad)->dtype == TW_BF16};
 }
 
+/* Asks for the line of an element that is updated in a moment. */
+VEC_INLINE void update_ask(const float *w, const update_halves *h, int64_t i) {
+    __builtin_prefetch(w + i, 1);
+    if (h->param_half) __builtin_prefetch(h->param_half + i, 1);
+}
+
+/* So many elements ahead; and where a segment begins, so many segments ahead, since they may be short. */
+enum { UPDATE_AHEAD = 8 * VEC_WIDTH, UPDATE_SEGMENTS_AHEAD = 3 };
+
+static void update_ask_segment(const twi_call *call, int half, int32_t s) {
+    const twi_update_attrs *attrs = call->attrs;
+    if (s >= attrs->segment_count) return;
+    const twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end,
+                                                     twi_update_shares(twi_call_elements(call)));
+    const update_halves h = update_halves_of(call, half, &part);
+    for (int64_t i = part.begin; i < part.end && i < part.begin + UPDATE_AHEAD; i += VEC_WIDTH)
+        update_ask(call->operand[0].data, &h, i);
+}
+
 /* ---- sgd: param, grad, momentum (may be absent) ---- */
 
 typedef struct sgd_numbers {
@@ -56,14 +76,19 @@ static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace)
     const int64_t shares = twi_update_shares(twi_call_elements(call));
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *buffer = call->operand[2].data;
+    for (int32_t s = 0; s < UPDATE_SEGMENTS_AHEAD; s++) update_ask_segment(call, 3, s);
     for (int32_t s = 0; s < attrs->segment_count; s++) {
+        update_ask_segment(call, 3, s + UPDATE_SEGMENTS_AHEAD);
         twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
         sgd_numbers k = {vec_splat((float)call->control->learning_rate), vec_splat(part.weight_decay),
                          vec_splat(attrs->momentum), vec_splat((float)call->control->guard.factor),
                          attrs->nesterov};
         const update_halves h = update_halves_of(call, 3, &part);
         int64_t i = part.begin;
-        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) sgd_step(w, buffer, &h, &k, i, VEC_WIDTH);
+        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) {
+            update_ask(w, &h, twi_smaller(i + UPDATE_AHEAD, part.end - 1));
+            sgd_step(w, buffer, &h, &k, i, VEC_WIDTH);
+        }
         if (i < part.end) sgd_step(w, buffer, &h, &k, i, (int)(part.end - i));
     }
 }
@@ -95,7 +120,9 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
     float *w = call->operand[0].data, *m = call->operand[2].data, *v = call->operand[3].data;
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     double correction1 = 1 - pow((double)attrs->beta1, t), correction2 = sqrt(1 - pow((double)attrs->beta2, t));
+    for (int32_t s = 0; s < UPDATE_SEGMENTS_AHEAD; s++) update_ask_segment(call, 4, s);
     for (int32_t s = 0; s < attrs->segment_count; s++) {
+        update_ask_segment(call, 4, s + UPDATE_SEGMENTS_AHEAD);
         twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
         adamw_numbers k = {.beta1 = vec_splat(attrs->beta1),
                            .beta2 = vec_splat(attrs->beta2),
@@ -108,7 +135,10 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
                            .factor = vec_splat((float)call->control->guard.factor)};
         const update_halves h = update_halves_of(call, 4, &part);
         int64_t i = part.begin;
-        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) adamw_step(w, m, v, &h, &k, i, VEC_WIDTH);
+        for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) {
+            update_ask(w, &h, twi_smaller(i + UPDATE_AHEAD, part.end - 1));
+            adamw_step(w, m, v, &h, &k, i, VEC_WIDTH);
+        }
         if (i < part.end) adamw_step(w, m, v, &h, &k, i, (int)(part.end - i));
     }
 }

@@ -282,6 +282,27 @@ static void a_culprit_is_named_with_its_sample(void **state) {
     }
 }
 
+/* What is little to do is not cut, since one worker does it; what is more, is. */
+static void small_batches_are_joined_in_one_go(void **state) {
+    (void)state;
+    const int64_t batches[] = {BATCH, 100 * BATCH};
+    const tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
+    for (int many = 0; many < 2; many++) {
+        net n;
+        int joins = 0;
+        open_net_on(&n, "cpu", 2, mlp, 1, SIDE);
+        const tw_program *program = train(&n, batches[many], &options);
+        for (int i = 0; i < program->step_count; i++) {
+            if (strcmp(program->step[i].kernel->name, "dense.join_parts") != 0) continue;
+            assert_int_equal(program->step[i].groups > 1, many);
+            assert_int_equal(program->step[i].chunk < batches[many], many);
+            joins++;
+        }
+        assert_int_equal(joins, 1);
+        close_net(&n);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_compute_what_is_specified),
@@ -289,6 +310,7 @@ int main(void) {
         cmocka_unit_test(parameters_are_those_of_single_steps),
         cmocka_unit_test(neither_threads_nor_recomputing_show),
         cmocka_unit_test(every_small_layer_answers),
+        cmocka_unit_test(small_batches_are_joined_in_one_go),
         cmocka_unit_test(a_culprit_is_named_with_its_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #include <talweg/base.h>
 
 /* Features that are summed up apart from others, where a dense layer goes by ranges of them. */
-enum { TWI_FEATURE_BLOCK = 32 };
+enum { TWI_FEATURE_BLOCK = 16 };
 
 typedef struct twi_conv2d_attrs {
     int32_t stride_h, stride_w;

@@ -132,7 +132,8 @@ void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const
     assert_int_equal(twi_memory_create(&site.memory, 0, NULL, NULL), TW_OK);
     if (impl->prepare) assert_int_equal(impl->prepare(&site, call, NULL), TW_OK);
     twi_cpu_workspace workspace = {.shared = workspace_of(site.shared_bytes),
-                                   .scratch = workspace_of(site.worker_bytes)};
+                                   .scratch = workspace_of(site.worker_bytes),
+                                   .workers = 2};
     if (impl->begin) impl->begin(&site, call, &workspace);
     (impl->finish ? run_and_finish : impl->run)(&site, call, &workspace);
     if (impl->release) impl->release(&site);

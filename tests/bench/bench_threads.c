@@ -1,13 +1,16 @@
 /* How much faster training is on several threads than on one. Programs on one thread and on several take turns in one
  * process, a few hundredths of a second each, so that what a machine's clock and its other users do meets both alike; and
  * as many programs of one thread as there are threads run beside each other in turn with them, which shows what the
- * machine itself gives when all those processors work. */
+ * machine itself gives when all those processors work. Where it gives some of them less than others, as a host does that
+ * has more to do, threads that meet several times a step wait for the slowest: so turns in which all were equally fast
+ * are told apart. */
 #define _GNU_SOURCE
 #include "cli/workload.h"
 #include <talweg/talweg.h>
 
 #include <getopt.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,17 +116,36 @@ static double run_together(net *nets, int count) {
     return rate;
 }
 
+/* Have all that ran together taken the same time, within a twentieth, and as long as one alone? */
+static bool is_even(const net *nets, int count, double alone) {
+    double least = alone, most = alone;
+    for (int i = 0; i < count; i++) {
+        if (nets[i].median < least) least = nets[i].median;
+        if (nets[i].median > most) most = nets[i].median;
+    }
+    return most < 1.05 * least;
+}
+
 typedef struct row {
     double value[ROUNDS_MAX];
+    int count;
 } row;
 
-static void print_row(row *r, int count, const char *format) {
-    qsort(r->value, (size_t)count, sizeof r->value[0], by_value);
-    printf(format, quantile(r->value, count, 0.5), quantile(r->value, count, 0.25), quantile(r->value, count, 0.75));
+static void add(row *r, double value) { r->value[r->count++] = value; }
+
+static void print_row(row *r, const char *format) {
+    if (!r->count) {
+        printf("- | ");
+        return;
+    }
+    qsort(r->value, (size_t)r->count, sizeof r->value[0], by_value);
+    printf(format, quantile(r->value, r->count, 0.5), quantile(r->value, r->count, 0.25),
+           quantile(r->value, r->count, 0.75));
 }
 
 static void measure(const char *name, const twi_workload *w, int64_t batch, int threads, double seconds, double slice) {
-    static row one, many, ratio, together;
+    static row one, many, ratio, even, together;
+    one.count = many.count = ratio.count = even.count = together.count = 0;
     net nets[THREADS_MAX + 1] = {{0}};
     const int64_t pixels = batch * twi_workload_pixels(w);
     float *images = need(aligned_alloc(64, ((size_t)(BATCHES * pixels) * sizeof *images + 63) / 64 * 64));
@@ -137,40 +159,43 @@ static void measure(const char *name, const twi_workload *w, int64_t batch, int 
         run_slice(&nets[i]);
     }
     net *all = &nets[threads];
-    int rounds = 0;
-    for (const double end = now() + seconds; rounds < ROUNDS_MAX && (rounds < STEPS_LEAST || now() < end); rounds++) {
+    for (const double end = now() + seconds; one.count < ROUNDS_MAX && (one.count < STEPS_LEAST || now() < end);) {
         run_slice(&nets[0]);
         run_slice(all);
-        one.value[rounds] = 1e6 * nets[0].median;
-        many.value[rounds] = 1e6 * all->median;
-        ratio.value[rounds] = nets[0].median / all->median;
-        together.value[rounds] = nets[0].median * run_together(nets, threads);
+        const double alone = nets[0].median;
+        add(&one, 1e6 * alone);
+        add(&many, 1e6 * all->median);
+        add(&ratio, alone / all->median);
+        add(&together, alone * run_together(nets, threads));
+        if (is_even(nets, threads, alone)) add(&even, alone / all->median);
     }
     printf("| %s | ", name);
-    print_row(&one, rounds, "%.1f [%.1f, %.1f] | ");
-    print_row(&many, rounds, "%.1f [%.1f, %.1f] | ");
-    print_row(&ratio, rounds, "%.2f [%.2f, %.2f] | ");
-    printf("%.1f, %.1f, %.2f | ", 1e6 * nets[0].best, 1e6 * all->best, nets[0].best / all->best);
-    print_row(&together, rounds, "%.2f [%.2f, %.2f] |");
-    printf(" %d |\n", rounds);
+    print_row(&one, "%.1f [%.1f, %.1f] | ");
+    print_row(&many, "%.1f [%.1f, %.1f] | ");
+    print_row(&ratio, "%.2f [%.2f, %.2f] | ");
+    print_row(&together, "%.2f [%.2f, %.2f] | ");
+    print_row(&even, "%.2f [%.2f, %.2f] | ");
+    printf("%d of %d | %.1f, %.1f |\n", even.count, one.count, 1e6 * nets[0].best, 1e6 * all->best);
     fflush(stdout);
     for (int i = 0; i <= threads; i++) close_net(&nets[i]);
     free(images);
     free(classes);
 }
 
-static const char usage[] =
-    "usage: bench_threads [--threads N] [--seconds S] [--slice MS] [MODEL:BATCH ...]\n"
-    "\n"
-    "  --threads N   beside one thread, 2 to 64 (default: 2)\n"
-    "  --seconds S   for a workload (default: 10)\n"
-    "  --slice MS    for a turn, but at least 3 steps (default: 20)\n"
-    "  MODEL:BATCH   mlp, lenet, resnet20, resnet18 or resnet50, and images a step\n"
-    "                (default: mlp:64 mlp:256 lenet:64 lenet:256 resnet20:64)\n"
-    "\n"
-    "Prints a table: the median step of one thread and of N, the ratio of the two in a turn, and how many times as "
-    "much\n"
-    "as one N programs of one thread do beside each other; medians over the turns, quartiles in brackets.\n";
+static const char usage[] = "usage: bench_threads [--threads N] [--seconds S] [--slice MS] [MODEL:BATCH ...]\n"
+                            "\n"
+                            "  --threads N   beside one thread, 2 to 64 (default: 2)\n"
+                            "  --seconds S   for a workload (default: 10)\n"
+                            "  --slice MS    for a turn, but at least 3 steps (default: 20)\n"
+                            "  MODEL:BATCH   mlp, lenet, resnet20, resnet18 or resnet50, and images a step\n"
+                            "                (default: mlp:64 mlp:256 lenet:64 lenet:256 resnet20:64)\n"
+                            "\n"
+                            "Prints a table: the median step of one thread and of N, the ratio of the two in a turn, "
+                            "how many times as much as\n"
+                            "one N programs of one thread do beside each other, and the ratio in even turns, in which "
+                            "those were equally fast,\n"
+                            "within a twentieth. Medians over the turns, quartiles in brackets; then the shortest step "
+                            "of one thread and of N.\n";
 
 static double number(const char *text, double least, double most, const char *reason) {
     char *end;
@@ -209,11 +234,11 @@ int main(int argc, char **argv) {
             return c == 'h' ? 0 : 2;
         }
     }
-    printf("step in us: medians of turns, quartiles in brackets; shortest of all: one thread, %d threads, ratio\n\n",
-           threads);
-    printf("| workload | one thread | %d threads | one to %d | shortest | %d programs together | turns |\n"
-           "|---|---|---|---|---|---|---|\n",
-           threads, threads, threads);
+    printf("Steps in us, medians of turns, quartiles in brackets.\n\n"
+           "| workload | one thread | %d threads | one to %d | %d programs beside each other | one to %d, even turns | "
+           "even "
+           "turns | shortest |\n|---|---|---|---|---|---|---|---|\n",
+           threads, threads, threads, threads);
     for (int i = optind; i < argc; i++) measure_case(argv[i], threads, seconds, slice * 1e-3);
     for (size_t i = 0; optind == argc && i < sizeof usual / sizeof *usual; i++)
         measure_case(usual[i], threads, seconds, slice * 1e-3);

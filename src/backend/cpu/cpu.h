@@ -38,6 +38,7 @@ typedef struct twi_cpu_workspace {
     void *shared;  /* shared_bytes, the same for all workers, filled by begin */
     void *scratch; /* worker_bytes, this worker's */
     int worker;
+    int workers;   /* that the run is shared by */
     bool tail;     /* the call is the shorter last chunk */
 } twi_cpu_workspace;
 

@@ -15,6 +15,7 @@ static twi_cpu_workspace workspace_of(const twi_cpu_program *program, const twi_
     return (twi_cpu_workspace){.shared = step->shared,
                                .scratch = program->worker[worker].scratch + program->scratch_offset,
                                .worker = worker,
+                               .workers = program->workers,
                                .tail = tail};
 }
 

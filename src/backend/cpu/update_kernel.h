@@ -45,7 +45,7 @@ VEC_INLINE void update_ask(const float *w, const update_halves *h, int64_t i) {
 }
 
 /* So many elements ahead; and where a segment begins, so many segments ahead, since they may be short. */
-enum { UPDATE_AHEAD = 8 * VEC_WIDTH, UPDATE_SEGMENTS_AHEAD = 3 };
+enum { UPDATE_AHEAD = 8 * TWI_UPDATE_LINE, UPDATE_SEGMENTS_AHEAD = 3 };
 
 static void update_ask_segment(const twi_call *call, int half, int32_t s, const twi_cpu_workspace *workspace) {
     const twi_update_attrs *attrs = call->attrs;
@@ -53,7 +53,7 @@ static void update_ask_segment(const twi_call *call, int half, int32_t s, const 
     const twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end,
                                                      twi_update_shares(twi_call_elements(call)));
     const update_halves h = update_halves_of(call, half, &part, workspace);
-    for (int64_t i = part.begin; i < part.end && i < part.begin + UPDATE_AHEAD; i += VEC_WIDTH)
+    for (int64_t i = part.begin; i < part.end && i < part.begin + UPDATE_AHEAD; i += TWI_UPDATE_LINE)
         update_ask(call->operand[0].data, &h, i);
 }
 

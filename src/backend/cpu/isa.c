@@ -30,7 +30,7 @@ static bool has_avx512_bf16(void) {
 }
 
 /* Intel's vdpbf16ps on vectors of 512 bits makes half the products a second of multiply-adds of f32, though each of its
- * own holds two: docs/performance.md, of family 6, model 207. */
+ * own holds two: docs/tuning.md, of family 6, model 207. */
 bool twi_cpu_gains_by_bf16(void) {
     unsigned a, b, c, d;
     return has_amx() || (has_avx512_bf16() && __get_cpuid(0, &a, &b, &c, &d) && b != INTEL);

@@ -55,7 +55,7 @@ VEC_INLINE void sweep_block(const twi_sweep *sweep, sweep_step *step, sweep_rows
 }
 
 /* Bytes that memory is asked for ahead of a sweep: whole activations come from far away, and processors do not look
- * beyond the page they read. What it brought is in docs/performance.md; 512 and 2048 did as well there. */
+ * beyond the page they read. What it brought is in docs/tuning.md; 512 and 2048 did as well there. */
 enum { SWEEP_AHEAD = 1024 };
 
 VEC_INLINE void sweep_ahead(const twi_sweep *sweep, int64_t i) {

@@ -15,7 +15,7 @@ enum { HELD = 24, HELD_OUTER = 16 };
 enum { HELD = 12, HELD_OUTER = 8 };
 #endif
 /* Tiles of a block: the fewer, the nearer their transforms; the more, the less often weights are read. Others brought
- * nothing where docs/performance.md measured. */
+ * nothing where docs/tuning.md measured. */
 enum { BLOCK_TILES = 48 };
 
 /* ---- blocks ---- */

@@ -272,6 +272,37 @@ static void test_images_stay_in_the_chunk(void **state) {
     tw_dataset_destroy(data);
 }
 
+/* Where no step by samples reads the images, and every worker's own copy would not fit its cache. */
+static void test_gathering_by_itself_is_shared(void **state) {
+    (void)state;
+    enum { SAMPLES = 400, SIDE = 28 };
+    if (!task_context->backend->chunked) skip();
+    uint8_t *pixels = calloc(SAMPLES, SIDE * SIDE);
+    int32_t *classes = calloc(SAMPLES, sizeof *classes);
+    tw_resident *resident;
+    tw_model *model;
+    assert_true(pixels && classes);
+    CHECK_OK(tw_resident_create(&resident, task_context, TW_U8, pixels, SAMPLES, 1, SIDE, SIDE, classes));
+    CHECK_OK(tw_model_create(&model, task_context));
+    tw_value *x = tw_flatten(model, tw_input(model, 1, SIDE, SIDE));
+    CHECK_OK(tw_model_build(model, tw_dense(model, tw_relu(model, tw_dense(model, x, 128, NULL)), 10, NULL), NULL));
+    tw_program *program;
+    CHECK_OK(make(&program, model, add_loss(model), resident, SAMPLES));
+    int gathering = 0;
+    for (int i = 0; i < program->step_count; i++) {
+        if (strncmp(program->step[i].kernel->name, "gather.", 7) != 0) continue;
+        assert_true(program->step[i].groups > 1 && program->step[i].chunk < SAMPLES);
+        assert_int_equal(program->segment[program->step[i].segment].step_count, 2); /* nothing but images and labels */
+        gathering++;
+    }
+    assert_int_equal(gathering, 2);
+    tw_program_destroy(program);
+    tw_model_destroy(model);
+    tw_resident_destroy(resident);
+    free(pixels);
+    free(classes);
+}
+
 static void test_the_order_is_taken_batch_by_batch(void **state) {
     (void)state;
     tw_dataset *data = task_data(task_context, 16, 1);
@@ -444,15 +475,11 @@ static void test_any_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_loaders_floats),
-        cmocka_unit_test(test_the_line_of_bytes),
-        cmocka_unit_test(test_the_specification_in_double),
-        with_context(test_images_stay_in_the_chunk),
-        with_context(test_the_order_is_taken_batch_by_batch),
-        with_context(test_a_bad_label_stops_the_run),
-        with_context(test_sets_that_cannot_be),
-        with_context(test_sources_that_cannot_be),
-        with_context(test_any_allocation_may_fail),
+        cmocka_unit_test(test_the_loaders_floats),          cmocka_unit_test(test_the_line_of_bytes),
+        cmocka_unit_test(test_the_specification_in_double), with_context(test_images_stay_in_the_chunk),
+        with_context(test_gathering_by_itself_is_shared),   with_context(test_the_order_is_taken_batch_by_batch),
+        with_context(test_a_bad_label_stops_the_run),       with_context(test_sets_that_cannot_be),
+        with_context(test_sources_that_cannot_be),          with_context(test_any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, fill_samples, NULL);
 }

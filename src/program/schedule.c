@@ -12,7 +12,7 @@ enum {
     GROUPS_MIN = 2,                  /* however large the sums */
     CHUNKS_WANTED = 4,               /* cut even a small batch into this many, for the workers */
     CHUNK_SAMPLES_MIN = 8,           /* but small samples not finer than this */
-    WHOLE_BYTES = 32 * 1024, /* what is no more in all is not cut: one worker does it sooner than several meet */
+    UNCUT_WORK = 32 * 1024,          /* demands.work that one worker does sooner than several meet */
     PARTIAL_BYTES = 32 * 1024 * 1024 /* all groups' partial sums of one step, where no limit of workspace is lower */
 };
 
@@ -107,7 +107,7 @@ typedef struct demands {
     size_t touched;   /* bytes of one sample that the widest step touches */
     size_t partial;   /* bytes of the largest sum that chunks add to */
     size_t whole;     /* bytes of the most weights and sums that a step goes through with every chunk */
-    size_t all;       /* bytes that all steps go through, of all samples */
+    double work;      /* bytes that all steps go through with all samples, and one for every two of their FLOPs */
     int64_t multiple; /* samples the pickiest implementation likes chunks to be a multiple of */
 } demands;
 
@@ -135,11 +135,15 @@ static demands ask_steps(const tw_program *program, const twi_segment *segment) 
         if (touched > d.touched) d.touched = touched;
         if (sums > d.partial) d.partial = sums;
         if (whole > d.whole) d.whole = whole;
-        d.all += whole + touched * (size_t)d.samples;
+        const double flops = step->kernel->flops ? step->kernel->flops(&call) : 0;
+        d.work += (double)whole + (double)touched * (double)d.samples + flops / 2;
         if (liked > d.multiple) d.multiple = liked;
     }
     return d;
 }
+
+/* Of steps that have no say nothing is known. */
+static bool is_little(const demands *d) { return d->work > 0 && d->work <= UNCUT_WORK; }
 
 /* What fits the cache, but enough chunks to share. Weights that do not stay in the cache beside a chunk are read once a
  * chunk, and their gradients written: then larger ones, until they weigh as much, but still one for every group. Of the
@@ -177,7 +181,7 @@ static void cut(tw_program *program, twi_segment *segment) {
     const bool chunked = twi_program_context(program)->backend->chunked;
     if (segment->split == TWI_BY_SAMPLE && chunked) {
         const demands d = ask_steps(program, segment);
-        segment->chunk = d.all > WHOLE_BYTES ? chunk_size(&d) : d.samples;
+        segment->chunk = is_little(&d) ? d.samples : chunk_size(&d);
         segment->groups = group_count(&d, segment->chunk, program->workspace_limit);
     }
     for (int k = segment->first_step; k < segment->first_step + segment->step_count; k++) {

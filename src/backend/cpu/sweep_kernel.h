@@ -64,7 +64,7 @@ VEC_INLINE void sweep_ahead(const twi_sweep *sweep, int64_t i) {
         const int64_t at = i * size + line + SWEEP_AHEAD;
         __builtin_prefetch((const char *)sweep->in[0] + at);
         if (sweep->in[1]) __builtin_prefetch((const char *)sweep->in[1] + at);
-        if (sweep->out) __builtin_prefetch((char *)sweep->out + at, 1);
+        if (sweep->out) __builtin_prefetch((char *)sweep->out + at);
     }
 }
 

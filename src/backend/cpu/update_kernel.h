@@ -1,6 +1,7 @@
 /* The optimizers' updates of a run of the flat parameter arena. The formulas are those of the specifications; what is
- * here is that four streams of memory pass once, and that weights are asked for ahead: all workers have read them, and a
- * write to a line that another core has a copy of waits until that is given up, one write after the other. */
+ * here is that four streams of memory pass once, and that weights are asked for ahead where workers share a run:
+ * others may have read them, and a write to a line that another core has a copy of waits until that is given up, one
+ * write after the other. */
 #include "loops.h"
 #include "backend/attrs.h"
 #include "vec_half.h"
@@ -11,7 +12,6 @@
 /* Where the elements of a segment lie: gradients in f32 or in half precision, and, if there is one, a copy of the
  * weights in that. */
 typedef struct update_halves {
-    bool shared; /* other workers have read the weights */
     const float *grad;
     const uint16_t *grad_half; /* NULL: grad it is */
     uint16_t *param_half;      /* NULL: there is none */
@@ -27,11 +27,9 @@ VEC_INLINE void update_store(float *w, vec weight, const update_halves *h, int64
 }
 
 /* half: the number of the weights' copy among the operands, before the gradients'. */
-static update_halves update_halves_of(const twi_call *call, int half, const twi_update_segment *segment,
-                                      const twi_cpu_workspace *workspace) {
+static update_halves update_halves_of(const twi_call *call, int half, const twi_update_segment *segment) {
     const twi_operand *param = &call->operand[half], *grad = &call->operand[half + 1];
-    return (update_halves){.shared = workspace->workers > 1,
-                           .grad = call->operand[1].data,
+    return (update_halves){.grad = call->operand[1].data,
                            .grad_half = segment->half ? grad->data : NULL,
                            .param_half = param->data,
                            .bf16 = (param->data ? param : grad)->dtype == TW_BF16};
@@ -39,7 +37,6 @@ static update_halves update_halves_of(const twi_call *call, int half, const twi_
 
 /* Asks for the line of an element that is updated in a moment. */
 VEC_INLINE void update_ask(const float *w, const update_halves *h, int64_t i) {
-    if (!h->shared) return;
     __builtin_prefetch(w + i, 1);
     if (h->param_half) __builtin_prefetch(h->param_half + i, 1);
 }
@@ -47,12 +44,11 @@ VEC_INLINE void update_ask(const float *w, const update_halves *h, int64_t i) {
 /* So many elements ahead; and where a segment begins, so many segments ahead, since they may be short. */
 enum { UPDATE_AHEAD = 8 * TWI_UPDATE_LINE, UPDATE_SEGMENTS_AHEAD = 3 };
 
-static void update_ask_segment(const twi_call *call, int half, int32_t s, const twi_cpu_workspace *workspace) {
+static void update_ask_segment(const twi_call *call, int half, int32_t s, int64_t shares) {
     const twi_update_attrs *attrs = call->attrs;
-    if (s >= attrs->segment_count || workspace->workers < 2) return;
-    const twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end,
-                                                     twi_update_shares(twi_call_elements(call)));
-    const update_halves h = update_halves_of(call, half, &part, workspace);
+    if (s >= attrs->segment_count) return;
+    const twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
+    const update_halves h = update_halves_of(call, half, &part);
     for (int64_t i = part.begin; i < part.end && i < part.begin + UPDATE_AHEAD; i += TWI_UPDATE_LINE)
         update_ask(call->operand[0].data, &h, i);
 }
@@ -77,19 +73,20 @@ VEC_INLINE void sgd_step(float *w, float *buffer, const update_halves *h, const 
 static void sgd_update(const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_update_attrs *attrs = call->attrs;
     const int64_t shares = twi_update_shares(twi_call_elements(call));
+    const bool shared = workspace->workers > 1;
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *buffer = call->operand[2].data;
-    for (int32_t s = 0; s < UPDATE_SEGMENTS_AHEAD; s++) update_ask_segment(call, 3, s, workspace);
-    for (int32_t s = 0; s < attrs->segment_count; s++) {
-        update_ask_segment(call, 3, s + UPDATE_SEGMENTS_AHEAD, workspace);
+    for (int32_t s = -UPDATE_SEGMENTS_AHEAD; s < attrs->segment_count; s++) {
+        if (shared) update_ask_segment(call, 3, s + UPDATE_SEGMENTS_AHEAD, shares);
+        if (s < 0) continue;
         twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
         sgd_numbers k = {vec_splat((float)call->control->learning_rate), vec_splat(part.weight_decay),
                          vec_splat(attrs->momentum), vec_splat((float)call->control->guard.factor),
                          attrs->nesterov};
-        const update_halves h = update_halves_of(call, 3, &part, workspace);
+        const update_halves h = update_halves_of(call, 3, &part);
         int64_t i = part.begin;
         for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) {
-            update_ask(w, &h, twi_smaller(i + UPDATE_AHEAD, part.end - 1));
+            if (shared) update_ask(w, &h, twi_smaller(i + UPDATE_AHEAD, part.end - 1));
             sgd_step(w, buffer, &h, &k, i, VEC_WIDTH);
         }
         if (i < part.end) sgd_step(w, buffer, &h, &k, i, (int)(part.end - i));
@@ -118,13 +115,14 @@ VEC_INLINE void adamw_step(float *w, float *m, float *v, const update_halves *h,
 static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_update_attrs *attrs = call->attrs;
     const int64_t shares = twi_update_shares(twi_call_elements(call));
+    const bool shared = workspace->workers > 1;
     if (twi_run_refused(call->control)) return;
     float *w = call->operand[0].data, *m = call->operand[2].data, *v = call->operand[3].data;
     double t = (double)call->control->update + 1, rate = call->control->learning_rate;
     double correction1 = 1 - pow((double)attrs->beta1, t), correction2 = sqrt(1 - pow((double)attrs->beta2, t));
-    for (int32_t s = 0; s < UPDATE_SEGMENTS_AHEAD; s++) update_ask_segment(call, 4, s, workspace);
-    for (int32_t s = 0; s < attrs->segment_count; s++) {
-        update_ask_segment(call, 4, s + UPDATE_SEGMENTS_AHEAD, workspace);
+    for (int32_t s = -UPDATE_SEGMENTS_AHEAD; s < attrs->segment_count; s++) {
+        if (shared) update_ask_segment(call, 4, s + UPDATE_SEGMENTS_AHEAD, shares);
+        if (s < 0) continue;
         twi_update_segment part = twi_update_share(&attrs->segment[s], call->begin, call->end, shares);
         adamw_numbers k = {.beta1 = vec_splat(attrs->beta1),
                            .beta2 = vec_splat(attrs->beta2),
@@ -135,10 +133,10 @@ static void adamw_update(const twi_call *call, const twi_cpu_workspace *workspac
                            .inverse = vec_splat((float)(1 / correction2)),
                            .epsilon = vec_splat(attrs->epsilon),
                            .factor = vec_splat((float)call->control->guard.factor)};
-        const update_halves h = update_halves_of(call, 4, &part, workspace);
+        const update_halves h = update_halves_of(call, 4, &part);
         int64_t i = part.begin;
         for (; i + VEC_WIDTH <= part.end; i += VEC_WIDTH) {
-            update_ask(w, &h, twi_smaller(i + UPDATE_AHEAD, part.end - 1));
+            if (shared) update_ask(w, &h, twi_smaller(i + UPDATE_AHEAD, part.end - 1));
             adamw_step(w, m, v, &h, &k, i, VEC_WIDTH);
         }
         if (i < part.end) adamw_step(w, m, v, &h, &k, i, (int)(part.end - i));

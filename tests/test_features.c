@@ -45,7 +45,8 @@ static void compare(const char *name, twi_isa isa, twi_call *call, const int *ou
                        name, i);
 }
 
-static const int64_t sizes[][3] = {{16, 64, 10}, {37, 72, 10}, {64, 128, 1}, {65, 131, TWI_FEATURE_BLOCK}, {17, 95, 3}, {300, 64, 7}};
+static const int64_t sizes[][3] = {{16, 64, 10}, {37, 72, 10}, {64, 128, 1}, {65, 131, TWI_FEATURE_BLOCK},
+                                   {17, 95, 3},  {300, 64, 7}};
 
 static void kernels_compute_what_is_specified(void **state) {
     (void)state;

@@ -1,14 +1,22 @@
 /* The context's allocator: every block the library holds comes from here, so that a cap, exact statistics and failure
  * injection reach all of it. What is placed inside a block (the arena) is planned elsewhere. */
-#define _DEFAULT_SOURCE /* madvise, posix_memalign */
+#define _DEFAULT_SOURCE /* madvise */
 #include "memory.h"
 #include "text.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+/* What lies behind a block, since the system aligns less, nobody may touch. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
 
 struct twi_memory {
     atomic_size_t limit, bytes, peak;
@@ -21,8 +29,10 @@ struct twi_memory {
 #define SMALL_ALIGNMENT ((size_t)64)
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Stands just before the payload, in a lead as long as the alignment. Untouched pages of a long lead cost nothing. */
+/* Stands just before the payload. What the payload's alignment leaves before it and behind it costs nothing where it is
+ * long: these are pages that nobody touches. */
 typedef struct block_header {
+    void *base; /* what the system gave */
     size_t bytes;
 } block_header;
 
@@ -65,8 +75,9 @@ static tw_status out_of_memory(const twi_memory *memory, size_t bytes, const cha
     char asked[TWI_QUANTITY_TEXT], cap[TWI_QUANTITY_TEXT] = "no cap";
     size_t limit = atomic_load(&memory->limit);
     if (limit) snprintf(cap, sizeof cap, "cap %zu", limit);
-    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "%s: out of memory, %s: %zu bytes (%s) asked, %zu held, %s; %s", what, cause,
-                    bytes, twi_quantity((double)bytes, "B", asked), (size_t)atomic_load(&memory->bytes), cap, remedy);
+    return TWI_FAIL(TW_ERROR_OUT_OF_MEMORY, "%s: out of memory, %s: %zu bytes (%s) asked, %zu held, %s; %s", what,
+                    cause, bytes, twi_quantity((double)bytes, "B", asked), (size_t)atomic_load(&memory->bytes), cap,
+                    remedy);
 }
 
 /* Counts the bytes as held if the cap allows it. */
@@ -88,16 +99,19 @@ static void count_block(twi_memory *memory) {
     while (peak < held && !atomic_compare_exchange_weak(&memory->peak, &peak, held)) continue;
 }
 
-/* The block from the system, aligned, zeroed, its header filled; NULL if refused. */
+/* The block from the system, aligned, zeroed, its header filled; NULL if refused. Large ones that are new to the
+ * process come as untouched pages, which are zeros already: whoever computes on them first has the system clear them,
+ * all workers at once. */
 static void *system_block(size_t bytes) {
-    size_t alignment = alignment_of(bytes);
-    void *base;
-    if (bytes > SIZE_MAX - alignment || posix_memalign(&base, alignment, alignment + bytes)) return NULL;
-    char *block = (char *)base + alignment;
+    const size_t alignment = alignment_of(bytes), lead = sizeof(block_header) + alignment - 1;
+    char *base = bytes > SIZE_MAX - lead ? NULL : calloc(1, lead + bytes);
+    if (!base) return NULL;
+    const size_t behind = ((uintptr_t)base + lead) % alignment;
+    char *block = base + lead - behind;
     /* Advice before the first touch; a kernel without huge pages refuses it and nothing is lost. */
     if (bytes >= HUGE_PAGE) (void)madvise(block, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
-    memset(block, 0, bytes);
-    header_of(block)->bytes = bytes;
+    *header_of(block) = (block_header){.base = base, .bytes = bytes};
+    ASAN_POISON_MEMORY_REGION(block + bytes, behind);
     return block;
 }
 
@@ -151,10 +165,9 @@ tw_status twi_grow(twi_memory *memory, void *inout, size_t count, size_t size, c
 
 void twi_put(twi_memory *memory, void *block) {
     if (!block) return;
-    size_t bytes = header_of(block)->bytes;
-    atomic_fetch_sub(&memory->bytes, bytes);
+    atomic_fetch_sub(&memory->bytes, header_of(block)->bytes);
     atomic_fetch_sub(&memory->blocks, 1);
-    free((char *)block - alignment_of(bytes));
+    free(header_of(block)->base);
 }
 
 tw_status twi_get_text(twi_memory *memory, char **out, const char *text) {

@@ -5,7 +5,15 @@
 #include <math.h>
 #include <stddef.h>
 
-enum { OUT = 96, IN = 48, SIDE = 3, FAN_IN = IN * SIDE * SIDE, FAN_OUT = OUT * SIDE * SIDE, COUNT = OUT * FAN_IN };
+enum {
+    OUT = 96,
+    IN = 48,
+    SIDE = 3,
+    FAN_IN = IN * SIDE * SIDE,
+    FAN_OUT = OUT * SIDE * SIDE,
+    COUNT = OUT * FAN_IN,
+    ODD = 73
+};
 
 static float values[COUNT], others[COUNT];
 
@@ -132,6 +140,39 @@ static void test_seeds(void **state) {
     }
 }
 
+static void one_by_one(void *user, int count, tw_parallel_task task, void *task_data) {
+    (void)user;
+    for (int i = 0; i < count; i++) task(task_data, i);
+}
+
+static void draw(tw_init init, int threads, tw_parallel_fn parallel, float *out) {
+    tw_context *context;
+    tw_model *model;
+    CHECK_OK(tw_context_create(&context, "cpu", TW_OPTIONS(context, .threads = threads, .parallel = parallel)));
+    CHECK_OK(tw_model_create(&model, context));
+    tw_value *y =
+        tw_dense(model, tw_input(model, 1, 1, ODD), ODD, TW_OPTIONS(dense, .name = "fc", .weight_init = init));
+    CHECK_OK(tw_model_build(model, y, NULL));
+    CHECK_OK(tw_parameter_read(model, "fc.weight", out, ODD * ODD));
+    tw_model_destroy(model);
+    tw_context_destroy(context);
+}
+
+/* Workers share the draws of large weights: as many as there are, and whosever they are, these are the same. */
+static void test_draws_are_the_same_on_all_threads(void **state) {
+    (void)state;
+    static const tw_init rules[] = {{TW_INIT_KAIMING_NORMAL, 0}, {TW_INIT_XAVIER_UNIFORM, 0}};
+    for (int r = 0; r < 2; r++) {
+        draw(rules[r], 1, NULL, others);
+        for (int threads = 2; threads <= 7; threads++) {
+            draw(rules[r], threads, NULL, values);
+            assert_memory_equal(values, others, ODD * ODD * sizeof *values);
+        }
+        draw(rules[r], 3, one_by_one, values);
+        assert_memory_equal(values, others, ODD * ODD * sizeof *values);
+    }
+}
+
 /* A program built against an older header passes a shorter struct: what it does not know is at its default. */
 static void test_options_of_other_versions(void **state) {
     (void)state;
@@ -169,6 +210,7 @@ int main(void) {
         with_context(test_initialisers),
         with_context(test_constants_and_defaults),
         with_context(test_seeds),
+        cmocka_unit_test(test_draws_are_the_same_on_all_threads),
         with_context(test_options_of_other_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,7 +72,7 @@ talweg_cost(asan.test_fit_memory 70 asan.test_checkpoint 30 asan.test_ops_half 3
             asan.test_trajectories_half 20 asan.test_trajectories 15 test_ops_half 25 test_examples 15)
 
 # Without oneDNN: ThreadSanitizer cannot see the locks inside it. What has threads of its own is in the quick run.
-set(threaded test_base test_threads test_own_threads test_copies test_loader test_trainer)
+set(threaded test_base test_threads test_own_threads test_copies test_initial_values test_loader test_trainer)
 talweg_variant(tsan TARGETS ${threaded} QUICK ${threaded} LAUNCHER ${thread_launcher}
                OPTIONS -DTALWEG_SANITIZE=thread -DTALWEG_ONEDNN=OFF)
 

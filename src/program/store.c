@@ -1,8 +1,6 @@
 /* The flat arrays of the parameter store and their conversion to and from logical order. */
 #include "store.h"
-#include "base/philox.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { ALIGN_ELEMENTS = 16 }; /* 64 bytes: every parameter starts on a cache line */
@@ -190,51 +188,6 @@ tw_status twi_store_write(twi_store *store, void *array, int index, const float 
     return status;
 }
 
-/* ---- initial values ---- */
-
-typedef struct init_rule {
-    bool normal;
-    double (*scale)(const twi_parameter *parameter); /* bound of the uniform, deviation of the normal */
-} init_rule;
-
-static double at_least_1(int64_t fan) { return fan > 0 ? (double)fan : 1; }
-static double default_bound(const twi_parameter *p) { return 1 / sqrt(at_least_1(p->fan_in)); }
-static double kaiming_bound(const twi_parameter *p) { return sqrt(6 / at_least_1(p->fan_in)); }
-static double kaiming_deviation(const twi_parameter *p) { return sqrt(2 / at_least_1(p->fan_in)); }
-static double xavier_bound(const twi_parameter *p) { return sqrt(6 / at_least_1(p->fan_in + p->fan_out)); }
-static double xavier_deviation(const twi_parameter *p) { return sqrt(2 / at_least_1(p->fan_in + p->fan_out)); }
-
-static const init_rule init_rules[] = {
-    [TW_INIT_DEFAULT] = {false, default_bound},         [TW_INIT_CONSTANT] = {false, NULL},
-    [TW_INIT_KAIMING_UNIFORM] = {false, kaiming_bound}, [TW_INIT_KAIMING_NORMAL] = {true, kaiming_deviation},
-    [TW_INIT_XAVIER_UNIFORM] = {false, xavier_bound},   [TW_INIT_XAVIER_NORMAL] = {true, xavier_deviation},
-};
-
-/* Drawn by name and logical index, so that neither the layout nor the other layers matter. */
-static void draw_values(const twi_parameter *parameter, uint64_t seed, float *values) {
-    int64_t count = twi_shape_count(&parameter->shape);
-    const init_rule *rule = &init_rules[parameter->init.kind];
-    if (!parameter->learned || !rule->scale) {
-        float value = parameter->learned ? parameter->init.value : (float)parameter->init_value;
-        for (int64_t i = 0; i < count; i++) values[i] = value;
-        return;
-    }
-    float scale = (float)rule->scale(parameter);
-    uint64_t stream = twi_hash_text(parameter->name);
-    for (int64_t i = 0; i < count; i += 4) {
-        uint32_t word[4];
-        float unit[4];
-        twi_draw(seed, TWI_PURPOSE_INIT, stream, (uint64_t)i / 4, word);
-        if (rule->normal) {
-            twi_normal2(word[0], word[1], unit);
-            twi_normal2(word[2], word[3], unit + 2);
-        } else {
-            for (int k = 0; k < 4; k++) unit[k] = 2 * twi_uniform(word[k]) - 1;
-        }
-        for (int k = 0; k < 4 && i + k < count; k++) values[i + k] = scale * unit[k];
-    }
-}
-
 static tw_status get_array(twi_store *store, void *out, int64_t count, const char *what) {
     size_t bytes;
     TWI_TRY(twi_mul_size(&bytes, (size_t)count, store->real_size, what));
@@ -252,8 +205,8 @@ tw_status twi_store_build(twi_store *store, uint64_t seed) {
         float *values;
         TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape),
                         sizeof *values, "initial values"));
-        draw_values(&store->parameter[i], seed, values);
-        tw_status status = twi_store_write(store, twi_store_values(store, i), i, values);
+        tw_status status = twi_store_draw(store, i, seed, values);
+        if (status == TW_OK) status = twi_store_write(store, twi_store_values(store, i), i, values);
         twi_put(store->context->memory, values);
         TWI_TRY(status);
     }

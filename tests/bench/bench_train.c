@@ -3,6 +3,7 @@
  * the trainer does it: on a device that works beside the host, several are under way. */
 #define _GNU_SOURCE
 #include "cli/workload.h"
+#include "meter.h"
 #include "program/program.h"
 #include <talweg/talweg.h>
 
@@ -45,26 +46,13 @@ typedef struct bench {
     double launched_s; /* what the last step took until its run was launched */
 } bench;
 
-static void check(tw_status status, const char *what) {
-    if (!status) return;
-    fprintf(stderr, "bench_train: %s: %s\n", what, tw_last_error());
-    exit(1);
-}
-
-static double now(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Batches lie ready, as in a benchmark of the step alone; throughput does not depend on the content. They are aligned to
  * cache lines, as PyTorch's tensors are: others could not be lent. */
 static void make_batches(bench *b, const twi_workload *w) {
     b->pool = b->pixels > 1000000 ? 2 : 8;
     const size_t bytes = (size_t)b->pool * (size_t)b->pixels * sizeof *b->images;
-    b->images = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    b->classes = malloc((size_t)b->pool * (size_t)b->set.batch * sizeof *b->classes);
-    if (!b->images || !b->classes) exit(1);
+    b->images = meter_need(aligned_alloc(64, (bytes + 63) / 64 * 64));
+    b->classes = meter_need(malloc((size_t)b->pool * (size_t)b->set.batch * sizeof *b->classes));
     twi_workload_fill(w, (int64_t)b->pool * b->set.batch, b->images, b->classes);
 }
 
@@ -77,10 +65,9 @@ static uint32_t random_word(void) {
 static void make_samples(bench *b, int64_t pixels) {
     b->samples = pixels < 50000 ? 4096 : 512;
     if (b->samples < b->set.batch) b->samples = b->set.batch;
-    b->bytes = malloc((size_t)(b->samples * pixels));
-    b->classes = malloc((size_t)b->samples * sizeof *b->classes);
-    b->order = malloc((size_t)b->samples * sizeof *b->order);
-    if (!b->bytes || !b->classes || !b->order) exit(1);
+    b->bytes = meter_need(malloc((size_t)(b->samples * pixels)));
+    b->classes = meter_need(malloc((size_t)b->samples * sizeof *b->classes));
+    b->order = meter_need(malloc((size_t)b->samples * sizeof *b->order));
     for (int64_t i = 0; i < b->samples * pixels; i++) b->bytes[i] = (uint8_t)(random_word() >> 24);
     for (int64_t i = 0; i < b->samples; i++) b->classes[i] = (int32_t)(i % 10);
     for (int64_t i = 0; i < b->samples; i++) b->order[i] = (int32_t)i;
@@ -94,13 +81,14 @@ static tw_normalization halves(const twi_workload *w) {
 
 /* Gathered, shuffled and normalised by a loader. */
 static void make_loader(bench *b, const twi_workload *w) {
-    check(tw_dataset_create_from(&b->dataset, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
-                                 b->classes, NULL),
-          "data set");
-    check(tw_loader_create(&b->loader, b->dataset,
-                           TW_OPTIONS(loader, .batch = b->set.batch, .drop_last = true, .normalization = halves(w))),
-          "loader");
-    check(tw_loader_start(b->loader, 0, 0), "loader");
+    meter_check(tw_dataset_create_from(&b->dataset, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side,
+                                       w->side, b->classes, NULL),
+                "data set");
+    meter_check(
+        tw_loader_create(&b->loader, b->dataset,
+                         TW_OPTIONS(loader, .batch = b->set.batch, .drop_last = true, .normalization = halves(w))),
+        "loader");
+    meter_check(tw_loader_start(b->loader, 0, 0), "loader");
 }
 
 static void start_epoch(bench *b) {
@@ -110,7 +98,7 @@ static void start_epoch(bench *b) {
         b->order[i] = b->order[other];
         b->order[other] = index;
     }
-    check(tw_resident_set_order(b->resident, b->epoch++, b->order, b->samples), "order");
+    meter_check(tw_resident_set_order(b->resident, b->epoch++, b->order, b->samples), "order");
 }
 
 static void start(bench *b) {
@@ -120,15 +108,15 @@ static void start(bench *b) {
     optimizer.kind = strcmp(b->set.optimizer, "adamw") == 0 ? TW_ADAMW : TW_SGD;
     optimizer.momentum = optimizer.kind == TW_SGD ? 0.9f : 0;
     optimizer.learning_rate = b->set.rate;
-    check(tw_context_create(&b->context, b->set.device,
-                            TW_OPTIONS(context, .threads = b->set.threads, .autotune = b->set.autotune)),
-          "context");
-    check(tw_model_create(&b->model, b->context), "model");
+    meter_check(tw_context_create(&b->context, b->set.device,
+                                  TW_OPTIONS(context, .threads = b->set.threads, .autotune = b->set.autotune)),
+                "context");
+    meter_check(tw_model_create(&b->model, b->context), "model");
     b->input = tw_input(b->model, w->channels, w->side, w->side);
     b->logits = w->build(b->model, b->input, w->classes);
     b->labels = tw_input_labels(b->model, "labels");
     tw_loss loss = {tw_cross_entropy(b->model, b->logits, b->labels, NULL), 1};
-    check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = b->set.seed)), "build");
+    meter_check(tw_model_build(b->model, b->logits, TW_OPTIONS(model, .seed = b->set.seed)), "build");
     tw_program_options options = TW_PROGRAM_OPTIONS_INIT;
     options.train = train;
     options.precision = b->set.precision;
@@ -142,13 +130,13 @@ static void start(bench *b) {
     const bool ready = b->lends || strcmp(b->set.data, "memory") == 0, gathered = strcmp(b->set.data, "gather") == 0;
     if (!ready) make_samples(b, twi_workload_pixels(w));
     if (gathered)
-        check(tw_resident_create(&b->resident, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side, w->side,
-                                 b->classes),
-              "resident set");
+        meter_check(tw_resident_create(&b->resident, b->context, TW_U8, b->bytes, b->samples, w->channels, w->side,
+                                       w->side, b->classes),
+                    "resident set");
     options.source = gathered ? TW_OPTIONS(source, .resident = b->resident, .images = b->input,
                                            .labels = train ? b->labels : NULL, .normalization = halves(w))
                               : NULL;
-    check(tw_program_create(&b->program, b->model, b->set.batch, &options), "program");
+    meter_check(tw_program_create(&b->program, b->model, b->set.batch, &options), "program");
     b->pixels = b->set.batch * twi_workload_pixels(w);
     if (ready) make_batches(b, w);
     if (gathered) start_epoch(b);
@@ -161,44 +149,36 @@ static void feed(bench *b, int64_t i) {
     const int32_t *classes = b->loader ? NULL : b->classes + i % b->pool * b->set.batch;
     if (b->loader) {
         tw_batch batch;
-        check(tw_loader_next(b->loader, &batch), "next batch");
+        meter_check(tw_loader_next(b->loader, &batch), "next batch");
         if (batch.count == 0) {
-            check(tw_loader_start(b->loader, ++b->epoch, 0), "epoch");
-            check(tw_loader_next(b->loader, &batch), "next batch");
+            meter_check(tw_loader_start(b->loader, ++b->epoch, 0), "epoch");
+            meter_check(tw_loader_next(b->loader, &batch), "next batch");
         }
         images = batch.images;
         classes = batch.labels;
     }
-    check((b->lends ? tw_program_lend : tw_program_write)(b->program, b->input, TW_F32, images, b->pixels), "feed");
+    meter_check((b->lends ? tw_program_lend : tw_program_write)(b->program, b->input, TW_F32, images, b->pixels),
+                "feed");
     if (strcmp(b->set.mode, "train") == 0)
-        check(tw_program_write(b->program, b->labels, TW_I32, classes, b->set.batch), "write");
+        meter_check(tw_program_write(b->program, b->labels, TW_I32, classes, b->set.batch), "write");
 }
 
 /* Waits for the oldest runs until so many are under way. */
 static double land(bench *b, int left) {
     twi_landed landed = {0};
-    while (b->model->flights.count > left) check(twi_program_land(b->model, &landed), "run");
+    while (b->model->flights.count > left) meter_check(twi_program_land(b->model, &landed), "run");
     return landed.loss;
 }
 
 static double step(bench *b, int64_t i) {
-    double begin = now(CLOCK_MONOTONIC);
+    double begin = meter_now(CLOCK_MONOTONIC);
     if (!b->resident)
         feed(b, i);
     else if (b->samples - tw_resident_get_position(b->resident) < b->set.batch)
         start_epoch(b);
-    check(twi_program_launch(b->program), "run");
-    b->launched_s = now(CLOCK_MONOTONIC) - begin;
+    meter_check(twi_program_launch(b->program), "run");
+    b->launched_s = meter_now(CLOCK_MONOTONIC) - begin;
     return land(b, b->context->backend->in_flight - 1);
-}
-
-static int by_value(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
 /* Seconds since the process was started. */
@@ -223,113 +203,97 @@ static void measure(bench *b) {
     bool train = strcmp(b->set.mode, "train") == 0;
     int64_t steps = 0, timed = 0;
     int windows = b->set.windows, done = 0;
+    const double ready = process_age();
     double first_loss = step(b, steps++);
     if (b->model->flights.count) first_loss = land(b, 0);
     double first_step = process_age();
-    for (double end = now(CLOCK_MONOTONIC) + b->set.warmup; now(CLOCK_MONOTONIC) < end;) step(b, steps++);
-    double all = now(CLOCK_MONOTONIC);
+    for (double end = meter_now(CLOCK_MONOTONIC) + b->set.warmup; meter_now(CLOCK_MONOTONIC) < end;) step(b, steps++);
+    double all = meter_now(CLOCK_MONOTONIC);
     for (; done < windows; done++) {
-        if (done >= 2 && now(CLOCK_MONOTONIC) - all > 1.3 * b->set.seconds) break;
-        double begin = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), at = begin;
+        if (done >= 2 && meter_now(CLOCK_MONOTONIC) - all > 1.3 * b->set.seconds) break;
+        double begin = meter_now(CLOCK_MONOTONIC), cpu = meter_now(CLOCK_PROCESS_CPUTIME_ID), at = begin;
         int64_t count = 0;
         while (at - begin < b->set.seconds / windows) {
             step(b, steps++);
             double before = at;
-            at = now(CLOCK_MONOTONIC);
+            at = meter_now(CLOCK_MONOTONIC);
             launches[timed % LATENCIES] = b->launched_s;
             latencies[timed++ % LATENCIES] = at - before;
             count++;
         }
         rates[done] = (double)(count * b->set.batch) / (at - begin);
-        cpu_rates[done] = (double)(count * b->set.batch) / (now(CLOCK_PROCESS_CPUTIME_ID) - cpu);
+        cpu_rates[done] = (double)(count * b->set.batch) / (meter_now(CLOCK_PROCESS_CPUTIME_ID) - cpu);
     }
     land(b, 0);
     int kept = timed < LATENCIES ? (int)timed : LATENCIES;
-    double rate = median(rates, done), p50 = median(latencies, kept), cpu_rate = median(cpu_rates, done);
+    double rate = meter_median(rates, done), p50 = meter_median(latencies, kept),
+           cpu_rate = meter_median(cpu_rates, done);
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     tw_program_stats stats = tw_program_get_stats(b->program);
     tw_device_info device = TW_DEVICE_INFO_INIT;
-    check(tw_context_get_device_info(b->context, &device), "device");
+    meter_check(tw_context_get_device_info(b->context, &device), "device");
     printf(
         "{\"peer\": \"talweg-%s\", \"device\": \"%s\", \"device_name\": \"%s\", \"model\": \"%s\", \"mode\": \"%s\", "
         "\"batch\": %d, \"threads\": %d, \"opt\": \"%s\", \"data\": \"%s\", \"rate\": %.1f, \"rate_best\": %.1f, "
         "\"rate_per_cpu_s\": %.1f, \"unit\": \"images/s\", \"ms_per_step\": %.4f, \"lat_us_p50\": %.1f, "
-        "\"lat_us_p99\": %.1f, \"lat_us_best\": %.1f, \"host_us\": %.1f, \"params\": %lld, \"first_step_s\": %.3f, "
+        "\"lat_us_p99\": %.1f, \"lat_us_best\": %.1f, \"host_us\": %.1f, \"params\": %lld, \"ready_s\": %.2f, "
+        "\"first_step_s\": %.2f, "
         "\"peak_rss_mb\": %.1f, "
         "\"device_mb\": %.1f, \"gflops\": %.1f, \"gflop_per_step\": %.4f, \"mb_per_step\": %.3f, \"arena_mb\": %.1f, "
         "\"loss_first\": %.6f, \"loss_last\": %.6f}\n",
         tw_version(), tw_context_get_device(b->context), device.name, b->set.model, b->set.mode, b->set.batch,
         tw_context_get_threads(b->context), train ? b->set.optimizer : "none", b->set.data, rate, rates[done - 1],
         cpu_rate, 1e3 * b->set.batch / rate, 1e6 * p50, 1e6 * latencies[(int)(0.99 * kept)], 1e6 * latencies[0],
-        1e6 * median(launches, kept), (long long)tw_model_count_weights(b->model), first_step,
+        1e6 * meter_median(launches, kept), (long long)tw_model_count_weights(b->model), ready, first_step,
         (double)usage.ru_maxrss / 1024, (double)tw_context_get_device_memory(b->context).peak / 1e6,
         stats.flops / b->set.batch * rate / 1e9, stats.flops / 1e9, stats.bytes / 1e6, (double)stats.arena_bytes / 1e6,
         first_loss, train ? tw_program_get_loss(b->program) : 0.0);
 }
 
-static const char usage[] =
-    "usage: bench_train [options]\n"
-    "\n"
-    "  --device NAME     cpu, cuda:0, ... (default: cpu)\n"
-    "  --model NAME      mlp, lenet, resnet20, resnet18 or resnet50 (default: lenet)\n"
-    "  --mode MODE       train or infer (default: train)\n"
-    "  --batch N         images a step (default: 64)\n"
-    "  --threads N       threads to work with, 0 for all processors (default: 1)\n"
-    "  --seconds S       how long to measure (default: 5)\n"
-    "  --warmup S        how long to run before (default: 1)\n"
-    "  --windows N       parts of that time, 1 to 100 (default: 10)\n"
-    "  --opt OPTIMIZER   sgd (momentum 0.9) or adamw (default: sgd)\n"
-    "  --lr RATE         the learning rate (default: 0.01)\n"
-    "  --precision NAME  f32, tf32, bf16, f16 or auto (default: f32)\n"
-    "  --seed N          of the initial weights (default: 1)\n"
-    "  --data KIND       lent: ready batches in host memory, read there where the program can, as PyTorch reads "
-    "tensors;\n"
-    "                    memory: the same, but always copied; u8: random bytes, gathered and normalised by a loader;\n"
-    "                    gather: the same bytes in the device's memory, gathered by the program (default: lent)\n"
-    "  --unguarded       nobody looks at gradients, so that they may go into weights as they are made\n"
-    "  --autotune        time the ways to do a step, and take the fastest\n"
-    "  --explain         print the planned steps first\n"
-    "  --help            this text\n"
-    "\n"
-    "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s, "
-    "ms_per_step,\n"
-    "latencies, host_us (until a step's run is launched; on the CPU that is all of it), first_step_s (since the "
-    "process\n"
-    "began), peak_rss_mb, device_mb (most memory of the device ever held), gflop_per_step, mb_per_step (what the "
-    "planned\n"
-    "steps read and write).\n";
-
-static void misuse(const char *reason, const char *value) {
-    fprintf(stderr, "bench_train: %s: '%s'\n%s", reason, value, usage);
-    exit(2);
-}
+const char
+    meter_program[] = "bench_train",
+    meter_usage[] =
+        "usage: bench_train [options]\n"
+        "\n"
+        "  --device NAME     cpu, cuda:0, ... (default: cpu)\n"
+        "  --model NAME      mlp, lenet, resnet20, resnet18 or resnet50 (default: lenet)\n"
+        "  --mode MODE       train or infer (default: train)\n"
+        "  --batch N         images a step (default: 64)\n"
+        "  --threads N       threads to work with, 0 for all processors (default: 1)\n"
+        "  --seconds S       how long to measure (default: 5)\n"
+        "  --warmup S        how long to run before (default: 1)\n"
+        "  --windows N       parts of that time, 1 to 100 (default: 10)\n"
+        "  --opt OPTIMIZER   sgd (momentum 0.9) or adamw (default: sgd)\n"
+        "  --lr RATE         the learning rate (default: 0.01)\n"
+        "  --precision NAME  f32, tf32, bf16, f16 or auto (default: f32)\n"
+        "  --seed N          of the initial weights (default: 1)\n"
+        "  --data KIND       lent: ready batches in host memory, read there where the program can, as PyTorch reads "
+        "tensors;\n"
+        "                    memory: the same, but always copied; u8: random bytes, gathered and normalised by a "
+        "loader;\n"
+        "                    gather: the same bytes in the device's memory, gathered by the program (default: lent)\n"
+        "  --unguarded       nobody looks at gradients, so that they may go into weights as they are made\n"
+        "  --autotune        time the ways to do a step, and take the fastest\n"
+        "  --explain         print the planned steps first\n"
+        "  --help            this text\n"
+        "\n"
+        "Prints one line of JSON: rate (median over the windows, images a second), rate_best, rate_per_cpu_s,\n"
+        "ms_per_step, latencies, host_us (until a step's run is launched; on the CPU that is all of it), ready_s and\n"
+        "first_step_s (from the start of the process until the first step begins and ends, in hundredths),\n"
+        "peak_rss_mb, device_mb (most memory of the device ever held), gflop_per_step, mb_per_step (what the planned\n"
+        "steps read and write).\n";
 
 static const char *choice(const char *text, const char *const *choices, const char *reason) {
     for (; *choices; choices++)
         if (strcmp(text, *choices) == 0) return text;
-    misuse(reason, text);
-    return NULL;
-}
-
-static double real(const char *text, double least, double most, const char *reason) {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= least && value <= most)) misuse(reason, text);
-    return value;
-}
-
-static int whole(const char *text, int least, int most, const char *reason) {
-    double value = real(text, least, most, reason);
-    if (value != (int)value) misuse(reason, text);
-    return (int)value;
+    meter_refuse(reason, text);
 }
 
 static tw_precision precision(const char *text) {
     for (int p = TW_PRECISION_F32; p <= TW_PRECISION_AUTO; p++)
         if (strcmp(text, tw_precision_name((tw_precision)p)) == 0) return (tw_precision)p;
-    misuse("--precision is none of f32, tf32, bf16, f16 and auto", text);
-    return TW_PRECISION_F32;
+    meter_refuse("--precision is none of f32, tf32, bf16, f16 and auto", text);
 }
 
 static settings parse(int argc, char **argv) {
@@ -351,15 +315,15 @@ static settings parse(int argc, char **argv) {
         else if (c == 'o')
             set.mode = choice(optarg, modes, "--mode is neither train nor infer");
         else if (c == 'b')
-            set.batch = whole(optarg, 1, 1 << 20, "--batch is not a whole number from 1 to 1048576");
+            set.batch = meter_whole(optarg, 1, 1 << 20, "--batch is not a whole number from 1 to 1048576");
         else if (c == 't')
-            set.threads = whole(optarg, 0, 1024, "--threads is not a whole number from 0 to 1024");
+            set.threads = meter_whole(optarg, 0, 1024, "--threads is not a whole number from 0 to 1024");
         else if (c == 's')
-            set.seconds = real(optarg, 0.001, 86400, "--seconds is not a number from 0.001 to 86400");
+            set.seconds = meter_number(optarg, 0.001, 86400, "--seconds is not a number from 0.001 to 86400");
         else if (c == 'w')
-            set.warmup = real(optarg, 0, 86400, "--warmup is not a number from 0 to 86400");
+            set.warmup = meter_number(optarg, 0, 86400, "--warmup is not a number from 0 to 86400");
         else if (c == 'n')
-            set.windows = whole(optarg, 1, WINDOWS_MAX, "--windows is not a whole number from 1 to 100");
+            set.windows = meter_whole(optarg, 1, WINDOWS_MAX, "--windows is not a whole number from 1 to 100");
         else if (c == 'p')
             set.optimizer = choice(optarg, optimizers, "--opt is neither sgd nor adamw");
         else if (c == 'c')
@@ -367,9 +331,9 @@ static settings parse(int argc, char **argv) {
         else if (c == 'd')
             set.data = choice(optarg, kinds, "--data is none of lent, memory, u8 and gather");
         else if (c == 'l')
-            set.rate = real(optarg, 1e-30, 1e30, "--lr is not a number above 0");
+            set.rate = meter_number(optarg, 1e-30, 1e30, "--lr is not a number above 0");
         else if (c == 'r')
-            set.seed = (uint64_t)whole(optarg, 0, INT32_MAX, "--seed is not a whole number from 0 to 2147483647");
+            set.seed = (uint64_t)meter_whole(optarg, 0, INT32_MAX, "--seed is not a whole number from 0 to 2147483647");
         else if (c == 'a')
             set.autotune = true;
         else if (c == 'u')
@@ -377,12 +341,12 @@ static settings parse(int argc, char **argv) {
         else if (c == 'e')
             set.explain = true;
         else {
-            fputs(usage, c == 'h' ? stdout : stderr);
+            fputs(meter_usage, c == 'h' ? stdout : stderr);
             exit(c == 'h' ? 0 : 2);
         }
     }
-    if (optind < argc) misuse("unexpected argument", argv[optind]);
-    if (!twi_workload_find(set.model)) misuse("--model is none of the workloads", set.model);
+    if (optind < argc) meter_refuse("unexpected argument", argv[optind]);
+    if (!twi_workload_find(set.model)) meter_refuse("--model is none of the workloads", set.model);
     return set;
 }
 

@@ -100,8 +100,7 @@ static void count_block(twi_memory *memory) {
 }
 
 /* The block from the system, aligned, zeroed, its header filled; NULL if refused. Large ones that are new to the
- * process come as untouched pages, which are zeros already: whoever computes on them first has the system clear them,
- * all workers at once. */
+ * process come as untouched pages, which are zeros already: whoever touches them first has the system clear them. */
 static void *system_block(size_t bytes) {
     const size_t alignment = alignment_of(bytes), lead = sizeof(block_header) + alignment - 1;
     char *base = bytes > SIZE_MAX - lead ? NULL : calloc(1, lead + bytes);

@@ -105,9 +105,34 @@ static void cpu_put_host(tw_context *context, void *memory) {
     if (memory) twi_put(context->memory, block_of(memory).base);
 }
 
+/* From here on memory is touched by all workers: the system clears a page when it is touched first. A run that did it
+ * would have workers wait for each other's pages. */
+#define TOUCHED_BYTES ((size_t)4 << 20)
+#define PAGE_BYTES ((size_t)4096) /* or a multiple */
+
+typedef struct touched {
+    unsigned char *memory;
+    size_t bytes;
+} touched;
+
+static void touch_share(void *argument, int worker, int workers) {
+    const touched *t = argument;
+    const size_t pages = t->bytes / PAGE_BYTES, begin = pages / (size_t)workers * (size_t)worker,
+                 end = worker + 1 == workers ? pages : begin + pages / (size_t)workers;
+    for (size_t p = begin; p < end; p++) *(volatile unsigned char *)(t->memory + p * PAGE_BYTES) = 0;
+}
+
+static void touch(tw_context *context, touched memory) {
+    if (twi_pool_is_hosted(context->pool))
+        twi_pool_run_alone(context->pool, touch_share, &memory);
+    else
+        (void)twi_pool_run(context->pool, touch_share, &memory); /* fails only where it is hosted */
+}
+
 static tw_status cpu_get(tw_context *context, void **out, size_t bytes, const char *what) {
     tw_memory_stats *stats = &((cpu_device *)context->device)->memory;
     TWI_TRY(cpu_get_host(context, out, bytes, what));
+    if (bytes >= TOUCHED_BYTES) touch(context, (touched){*out, bytes});
     stats->allocations++;
     stats->blocks++;
     stats->bytes += bytes;

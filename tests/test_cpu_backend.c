@@ -371,16 +371,16 @@ static void test_kernel_without_implementation(void **state) {
 
 /* ---- memory ---- */
 
-static void test_device_memory(void **state) {
-    (void)state;
+/* The largest is touched by all workers before it is handed out. */
+static void check_device_memory(int workers) {
     hand h;
-    hand_open(&h, 1);
-    static const size_t sizes[] = {0, 1, 255, 4096, (size_t)3 << 20};
-    for (int i = 0; i < 5; i++) {
+    hand_open(&h, workers);
+    static const size_t sizes[] = {0, 1, 255, 4096, (size_t)3 << 20, ((size_t)9 << 20) + 123};
+    for (int i = 0; i < 6; i++) {
         void *memory;
         assert_int_equal(twi_backend_cpu.get(h.context, &memory, sizes[i], "test"), TW_OK);
         assert_int_equal((uintptr_t)memory % 256, 0);
-        for (size_t b = 0; b < sizes[i]; b++) assert_int_equal(((unsigned char *)memory)[b], 0);
+        for (size_t b = 0; b < sizes[i]; b++) assert_true(((unsigned char *)memory)[b] == 0);
         memset(memory, 1, sizes[i]);
         unsigned char host[5] = {1, 2, 3, 4, 5}, back[5] = {0};
         if (sizes[i] >= sizeof host) {
@@ -395,6 +395,11 @@ static void test_device_memory(void **state) {
     assert_null(memory);
     twi_backend_cpu.put(h.context, NULL);
     hand_close(&h);
+}
+
+static void test_device_memory(void **state) {
+    (void)state;
+    for (int workers = 1; workers <= MOST_WORKERS; workers++) check_device_memory(workers);
 }
 
 /* Fails the allocation `*user`. */

@@ -197,6 +197,13 @@ void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument) {
     float_state_restore(before);
 }
 
+void twi_pool_run_surely(twi_pool *pool, twi_pool_fn fn, void *argument) {
+    if (pool->size > 1 && !pool->parallel)
+        run_on_threads(pool, fn, NULL, argument);
+    else
+        twi_pool_run_alone(pool, fn, argument);
+}
+
 /* --- life --- */
 
 /* Signals stay with the threads of the program, whose handlers expect them there; faults of a worker itself do not. */

@@ -32,6 +32,9 @@ tw_status twi_pool_run(twi_pool *pool, twi_pool_fn fn, void *argument);
 tw_status twi_pool_run_to(twi_pool *pool, twi_pool_fn fn, twi_pool_fn last, void *argument);
 /* Calls fn(argument, 0, 1) on the caller alone, with the same floating-point state: for work too small to share. */
 void twi_pool_run_alone(twi_pool *pool, twi_pool_fn fn, void *argument);
+/* Calls fn on every worker, or on the caller alone where the pool is hosted: for work that must not fail, as a program's
+ * own function may. */
+void twi_pool_run_surely(twi_pool *pool, twi_pool_fn fn, void *argument);
 /* Inside twi_pool_run, of a pool that is not hosted: waits until every worker is here. The one that comes last calls
  * last(argument, worker, workers) with what it was given itself, if not NULL, before it lets the others go: it sees
  * what all have done, and all see what it does. */

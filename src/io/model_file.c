@@ -262,7 +262,7 @@ static tw_status read_tensors(tw_model *model, const twi_tensor_file *file, tw_v
     twi_model_values values;
     TWI_TRY(twi_model_tensors_list(&list, model, NULL, (twi_moments){0}));
     tw_status status = twi_model_values_read(&values, &list, file, false, "its graph and its tensors disagree");
-    if (status == TW_OK) status = tw_model_build(model, output, options);
+    if (status == TW_OK) status = twi_model_build_to_fill(model, output, options);
     if (status == TW_OK) status = twi_model_values_write(&values, &list, model);
     twi_model_values_free(&values, &list);
     twi_model_tensors_free(&list);

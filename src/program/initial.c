@@ -59,14 +59,15 @@ static void draw_share(void *argument, int worker, int workers) {
     }
 }
 
-tw_status twi_store_draw(const twi_store *store, int index, uint64_t seed, float *values) {
+/* In logical order. */
+static void draw(const twi_store *store, int index, uint64_t seed, float *values) {
     const twi_parameter *parameter = &store->parameter[index];
     const int64_t count = twi_shape_count(&parameter->shape);
     const init_rule *rule = &init_rules[parameter->init.kind];
     if (!parameter->learned || !rule->scale) {
         const float value = parameter->learned ? parameter->init.value : (float)parameter->init_value;
         for (int64_t i = 0; i < count; i++) values[i] = value;
-        return TW_OK;
+        return;
     }
     draws d = {.parameter = parameter,
                .seed = seed,
@@ -74,9 +75,19 @@ tw_status twi_store_draw(const twi_store *store, int index, uint64_t seed, float
                .scale = (float)rule->scale(parameter),
                .normal = rule->normal,
                .values = values};
-    twi_pool *pool = store->context->pool;
-    /* A program's own function may fail, and a build need not. */
-    if (count >= SHARED_DRAWS && !twi_pool_is_hosted(pool)) return twi_pool_run(pool, draw_share, &d);
-    twi_pool_run_alone(pool, draw_share, &d);
+    (count >= SHARED_DRAWS ? twi_pool_run_surely : twi_pool_run_alone)(store->context->pool, draw_share, &d);
+}
+
+tw_status twi_store_initialize(twi_store *store, uint64_t seed) {
+    if (store->context->plans_only) return TW_OK; /* there is nothing behind the arrays */
+    for (int i = 0; i < store->count; i++) {
+        float *values;
+        TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape),
+                        sizeof *values, "initial values"));
+        draw(store, i, seed, values);
+        tw_status status = twi_store_write(store, twi_store_values(store, i), i, values);
+        twi_put(store->context->memory, values);
+        TWI_TRY(status);
+    }
     return TW_OK;
 }

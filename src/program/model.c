@@ -31,7 +31,8 @@ void tw_model_destroy(tw_model *model) {
     twi_put(context->memory, model);
 }
 
-tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_options *options) {
+/* initialized: or else all parameters are to be written next. */
+static tw_status build(tw_model *model, tw_value *output, const tw_model_options *options, bool initialized) {
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: model is NULL");
     tw_model_options chosen;
     TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_model_build"));
@@ -44,7 +45,8 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
     if (model->graph.scope_depth)
         return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: scope '%s' is still open; end it with tw_scope_end",
                         model->graph.scope);
-    tw_status status = twi_store_build(&model->store, chosen.seed);
+    tw_status status = twi_store_build(&model->store);
+    if (status == TW_OK && initialized) status = twi_store_initialize(&model->store, chosen.seed);
     if (status) { /* leave no half-built store: the next try starts afresh */
         twi_store_drop(&model->store);
         return status;
@@ -55,11 +57,19 @@ tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_optio
     return TW_OK;
 }
 
+tw_status tw_model_build(tw_model *model, tw_value *output, const tw_model_options *options) {
+    return build(model, output, options, true);
+}
+
+tw_status twi_model_build_to_fill(tw_model *model, tw_value *output, const tw_model_options *options) {
+    return build(model, output, options, false);
+}
+
 tw_status twi_model_forget_programs(tw_model *model) {
     if (model->programs) return TW_OK;
     twi_model_trim(model);
     twi_store_drop(&model->store);
-    return twi_store_build(&model->store, model->seed);
+    return twi_store_build(&model->store);
 }
 
 tw_value *tw_model_get_output(const tw_model *model) { return model ? model->output : NULL; }

@@ -48,6 +48,9 @@ struct tw_model {
     int class_count;
 };
 
+/* tw_model_build without initial values: all parameters are to be written next. */
+tw_status twi_model_build_to_fill(tw_model *model, tw_value *output, const tw_model_options *options);
+
 /* In a context that only plans: gives back what programs, all of them gone, had the model and its store hold. */
 tw_status twi_model_forget_programs(tw_model *model);
 

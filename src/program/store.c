@@ -129,29 +129,58 @@ void *twi_store_values(const twi_store *store, int index) {
     return store->parameter[index].learned ? store->weights : store->buffers;
 }
 
-/* Calls for every element: logical position i, stored position at. */
-typedef void (*element_fn)(void *stored, size_t real_size, int64_t at, float *values, int64_t i);
+/* A run of elements whose values lie in a row, and that are stored `stride` apart. */
+typedef void (*run_fn)(void *stored, size_t real_size, int64_t at, int64_t stride, float *values, int64_t count);
 
-static void element_out(void *stored, size_t real_size, int64_t at, float *values, int64_t i) {
-    values[i] = real_size == sizeof(double) ? (float)((double *)stored)[at] : ((float *)stored)[at];
-}
-
-static void element_in(void *stored, size_t real_size, int64_t at, float *values, int64_t i) {
+static void run_out(void *stored, size_t real_size, int64_t at, int64_t stride, float *values, int64_t count) {
     if (real_size == sizeof(double))
-        ((double *)stored)[at] = values[i];
+        for (int64_t i = 0; i < count; i++) values[i] = (float)((double *)stored)[at + i * stride];
+    else if (stride == 1)
+        memcpy(values, (float *)stored + at, (size_t)count * sizeof *values);
     else
-        ((float *)stored)[at] = values[i];
+        for (int64_t i = 0; i < count; i++) values[i] = ((float *)stored)[at + i * stride];
 }
 
-static void each_element(const twi_shape *shape, void *stored, size_t real_size, float *values, element_fn fn) {
-    int64_t stride[TW_MAX_RANK], position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
+static void run_in(void *stored, size_t real_size, int64_t at, int64_t stride, float *values, int64_t count) {
+    if (real_size == sizeof(double))
+        for (int64_t i = 0; i < count; i++) ((double *)stored)[at + i * stride] = values[i];
+    else if (stride == 1)
+        memcpy((float *)stored + at, values, (size_t)count * sizeof *values);
+    else
+        for (int64_t i = 0; i < count; i++) ((float *)stored)[at + i * stride] = values[i];
+}
+
+/* A parameter's axes, with those that lie as one made one: the fewer there are, the longer are the runs. */
+typedef struct axes {
+    int count;
+    int64_t length[TW_MAX_RANK + 1], stride[TW_MAX_RANK + 1];
+} axes;
+
+static axes merge_axes(const twi_shape *shape) {
+    int64_t stride[TW_MAX_RANK];
+    axes a = {.count = 1, .length = {1}, .stride = {1}};
     twi_store_strides(shape, stride);
-    for (int64_t i = 0; i < count; i++) {
-        fn(stored, real_size, at, values, i);
-        for (int axis = shape->rank - 1; axis >= 0; axis--) {
-            at += stride[axis];
-            if (++position[axis] < shape->dim[axis]) break;
-            at -= position[axis] * stride[axis];
+    for (int axis = 0; axis < shape->rank; axis++) {
+        const int64_t length = shape->dim[axis];
+        if (length == 1) continue;
+        const bool joins = a.length[a.count - 1] == 1 || a.stride[a.count - 1] == length * stride[axis];
+        if (!joins) a.length[a.count++] = 1;
+        a.length[a.count - 1] *= length;
+        a.stride[a.count - 1] = stride[axis];
+    }
+    return a;
+}
+
+static void each_run(const twi_shape *shape, void *stored, size_t real_size, float *values, run_fn fn) {
+    const axes a = merge_axes(shape);
+    const int last = a.count - 1;
+    int64_t position[TW_MAX_RANK + 1] = {0}, count = twi_shape_count(shape), at = 0;
+    for (int64_t i = 0; i < count; i += a.length[last]) {
+        fn(stored, real_size, at, a.stride[last], values + i, a.length[last]);
+        for (int axis = last - 1; axis >= 0; axis--) {
+            at += a.stride[axis];
+            if (++position[axis] < a.length[axis]) break;
+            at -= position[axis] * a.stride[axis];
             position[axis] = 0;
         }
     }
@@ -165,14 +194,14 @@ tw_status twi_store_read(const twi_store *store, const void *array, int index, f
     TWI_TRY(twi_get(context->memory, &stored, 1, bytes, parameter->name));
     tw_status status = context->backend->copy_out(
         context, stored, (const char *)array + (size_t)parameter->offset * store->real_size, bytes);
-    if (status == TW_OK) each_element(&parameter->shape, stored, store->real_size, values, element_out);
+    if (status == TW_OK) each_run(&parameter->shape, stored, store->real_size, values, run_out);
     twi_put(context->memory, stored);
     return status;
 }
 
 tw_status twi_store_write_through(twi_store *store, void *array, int index, const float *values, void *scratch) {
     const twi_shape *shape = &store->parameter[index].shape;
-    each_element(shape, scratch, store->real_size, (float *)values, element_in);
+    each_run(shape, scratch, store->real_size, (float *)values, run_in);
     twi_store_written(store);
     return store->context->backend->copy_in(store->context, twi_store_at(store, array, index), scratch,
                                             (size_t)twi_shape_count(shape) * store->real_size);
@@ -194,23 +223,12 @@ static tw_status get_array(twi_store *store, void *out, int64_t count, const cha
     return store->context->backend->get(store->context, out, bytes ? bytes : 1, what);
 }
 
-tw_status twi_store_build(twi_store *store, uint64_t seed) {
+tw_status twi_store_build(twi_store *store) {
     TWI_TRY(get_array(store, &store->weights, store->learned_count, "parameters"));
     TWI_TRY(get_array(store, &store->buffers, store->buffer_count, "running statistics"));
     TWI_TRY(get_array(store, &store->shadows, store->buffer_count, "shadows of running statistics"));
-    TWI_TRY(store->context->backend->get(store->context, (void **)&store->control, sizeof *store->control,
-                                         "control block"));
-    if (store->context->plans_only) return TW_OK; /* there is nothing behind the arrays */
-    for (int i = 0; i < store->count; i++) {
-        float *values;
-        TWI_TRY(twi_get(store->context->memory, &values, (size_t)twi_shape_count(&store->parameter[i].shape),
-                        sizeof *values, "initial values"));
-        tw_status status = twi_store_draw(store, i, seed, values);
-        if (status == TW_OK) status = twi_store_write(store, twi_store_values(store, i), i, values);
-        twi_put(store->context->memory, values);
-        TWI_TRY(status);
-    }
-    return TW_OK;
+    return store->context->backend->get(store->context, (void **)&store->control, sizeof *store->control,
+                                        "control block");
 }
 
 tw_status twi_store_need_gradients(twi_store *store) {

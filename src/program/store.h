@@ -98,10 +98,10 @@ void twi_store_return(twi_store *store, const twi_store_mark *mark);
 tw_status twi_store_add(twi_store *store, const twi_parameter *parameter, int *index);
 /* Gives a parameter a further name. */
 tw_status twi_store_add_alias(twi_store *store, const char *name, int index);
-/* Allocates the flat arrays and draws the initial values. */
-tw_status twi_store_build(twi_store *store, uint64_t seed);
-/* The initial values of a record, in logical order; large ones are drawn by all workers of the library's own. */
-tw_status twi_store_draw(const twi_store *store, int index, uint64_t seed, float *values);
+/* Allocates the flat arrays; all parameters are to be written before anything is read. */
+tw_status twi_store_build(twi_store *store);
+/* Gives all parameters their initial values; large ones are drawn by all workers of the library's own. */
+tw_status twi_store_initialize(twi_store *store, uint64_t seed);
 /* Bytes of the device that a flat array of so many elements takes. */
 static inline size_t twi_store_array_bytes(const twi_store *store, int64_t count) {
     return count ? (size_t)count * store->real_size : 1; /* an empty one is there, too */

@@ -122,17 +122,10 @@ static void touch_share(void *argument, int worker, int workers) {
     for (size_t p = begin; p < end; p++) *(volatile unsigned char *)(t->memory + p * PAGE_BYTES) = 0;
 }
 
-static void touch(tw_context *context, touched memory) {
-    if (twi_pool_is_hosted(context->pool))
-        twi_pool_run_alone(context->pool, touch_share, &memory);
-    else
-        (void)twi_pool_run(context->pool, touch_share, &memory); /* fails only where it is hosted */
-}
-
 static tw_status cpu_get(tw_context *context, void **out, size_t bytes, const char *what) {
     tw_memory_stats *stats = &((cpu_device *)context->device)->memory;
     TWI_TRY(cpu_get_host(context, out, bytes, what));
-    if (bytes >= TOUCHED_BYTES) touch(context, (touched){*out, bytes});
+    if (bytes >= TOUCHED_BYTES) twi_pool_run_surely(context->pool, touch_share, &(touched){*out, bytes});
     stats->allocations++;
     stats->blocks++;
     stats->bytes += bytes;

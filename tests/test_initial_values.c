@@ -172,7 +172,7 @@ static void test_draws_are_the_same_on_all_threads(void **state) {
             draw(rules[r], threads, NULL, values);
             assert_memory_equal(values, others, ODD * ODD * sizeof *values);
         }
-        const tw_parallel_fn hosts[] = {one_by_one, not_at_all}; /* a build does not hang on them */
+        const tw_parallel_fn hosts[] = {one_by_one, not_at_all}; /* a build does not depend on them */
         for (int h = 0; h < 2; h++) {
             draw(rules[r], 3, hosts[h], values);
             assert_memory_equal(values, others, ODD * ODD * sizeof *values);

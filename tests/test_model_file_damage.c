@@ -147,6 +147,9 @@ static const struct replaced {
     {"\"type\":\"real\"", "\"type\":\"text\"", TW_ERROR_FORMAT, "'text' is none of"},
     {"\"trainable\":true", "\"trainable\":1", TW_ERROR_FORMAT, "true or false"},
     {"\"trainable\":true", "\"counter\":true", TW_ERROR_FORMAT, "'w' is a counter"},
+    /* whose sizes multiply to 1 where 64 bits run over */
+    {WEIGHT, WEIGHT ",{\"name\":\"w2\",\"kind\":\"buffer\",\"shape\":[7,7905747460161236407],\"counter\":true}",
+     TW_ERROR_FORMAT, "'w2' is a counter"},
     {"," WEIGHT, "", TW_ERROR_FORMAT, "'w' is used, but nothing before it"},
     {WEIGHT, WEIGHT ",{\"name\":\"w2\",\"kind\":\"buffer\",\"shape\":[1]}", TW_ERROR_MISMATCH, "missing 'w2'"},
     {"\"kind\":\"input\"", "\"kind\":\"input\",\"kind\":\"input\"", TW_ERROR_FORMAT,

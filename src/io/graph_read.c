@@ -104,6 +104,13 @@ static tw_status read_counter(twi_json *json, void *self) {
     return twi_json_bool(json, &((graph_reader *)self)->record.counter);
 }
 
+/* Nothing has checked yet that its elements can be counted. */
+static bool is_one_number(const twi_shape *shape) {
+    for (int axis = 0; axis < shape->rank; axis++)
+        if (shape->dim[axis] != 1) return false;
+    return true;
+}
+
 static tw_status make_value(const twi_json *json, graph_reader *r) {
     twi_graph *graph = &r->model->graph;
     twi_shape *shape = &r->record.shape;
@@ -116,10 +123,9 @@ static tw_status make_value(const twi_json *json, graph_reader *r) {
         twi_graph_value(graph, r->name, TWI_VALUE_INPUT, r->type, true, shape);
         return made(json, r);
     }
-    if (r->record.counter && (r->kind == TWI_VALUE_PARAMETER || twi_shape_count(shape) != 1))
+    if (r->record.counter && (r->kind == TWI_VALUE_PARAMETER || !is_one_number(shape)))
         return refuse(json, r->name, "is a counter, but no buffer of one number");
     r->record.learned = r->kind == TWI_VALUE_PARAMETER;
-    r->record.init.kind = TW_INIT_CONSTANT; /* the file's values come over it */
     twi_model_parameter(r->model, r->name, NULL, &r->record);
     return made(json, r);
 }

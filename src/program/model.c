@@ -31,8 +31,8 @@ void tw_model_destroy(tw_model *model) {
     twi_put(context->memory, model);
 }
 
-/* initialized: or else all parameters are to be written next. */
-static tw_status build(tw_model *model, tw_value *output, const tw_model_options *options, bool initialized) {
+/* initialize: or else all parameters are to be written next. */
+static tw_status build(tw_model *model, tw_value *output, const tw_model_options *options, bool initialize) {
     if (!model) return TWI_FAIL(TW_ERROR_ARGUMENT, "tw_model_build: model is NULL");
     tw_model_options chosen;
     TWI_TRY(twi_options_read(&chosen, sizeof chosen, options, "tw_model_build"));
@@ -46,7 +46,7 @@ static tw_status build(tw_model *model, tw_value *output, const tw_model_options
         return TWI_FAIL(TW_ERROR_STATE, "tw_model_build: scope '%s' is still open; end it with tw_scope_end",
                         model->graph.scope);
     tw_status status = twi_store_build(&model->store);
-    if (status == TW_OK && initialized) status = twi_store_initialize(&model->store, chosen.seed);
+    if (status == TW_OK && initialize) status = twi_store_initialize(&model->store, chosen.seed);
     if (status) { /* leave no half-built store: the next try starts afresh */
         twi_store_drop(&model->store);
         return status;

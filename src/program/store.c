@@ -153,7 +153,7 @@ static void run_in(void *stored, size_t real_size, int64_t at, int64_t stride, f
 /* A parameter's axes, with those that lie as one made one: the fewer there are, the longer are the runs. */
 typedef struct axes {
     int count;
-    int64_t length[TW_MAX_RANK + 1], stride[TW_MAX_RANK + 1];
+    int64_t length[TW_MAX_RANK], stride[TW_MAX_RANK];
 } axes;
 
 static axes merge_axes(const twi_shape *shape) {
@@ -174,7 +174,7 @@ static axes merge_axes(const twi_shape *shape) {
 static void each_run(const twi_shape *shape, void *stored, size_t real_size, float *values, run_fn fn) {
     const axes a = merge_axes(shape);
     const int last = a.count - 1;
-    int64_t position[TW_MAX_RANK + 1] = {0}, count = twi_shape_count(shape), at = 0;
+    int64_t position[TW_MAX_RANK] = {0}, count = twi_shape_count(shape), at = 0;
     for (int64_t i = 0; i < count; i += a.length[last]) {
         fn(stored, real_size, at, a.stride[last], values + i, a.length[last]);
         for (int axis = last - 1; axis >= 0; axis--) {

@@ -30,7 +30,7 @@ endfunction()
 foreach(name IN ITEMS test_ops test_program_runs test_program test_tied_layers test_user_op test_weights_file test_update_cases
         test_numeric_cases test_pool_values test_cuda_finding test_device_info test_plan_cards test_feed test_history
         test_initial_values test_set_too_large test_gather test_plan test_gelu
-        test_precision test_constants test_lend test_lend_cases test_guard test_culprit test_recovery)
+        test_store test_model_file test_precision test_constants test_lend test_lend_cases test_guard test_culprit test_recovery)
     talweg_add_emulated_test(${name})
     add_dependencies(emulated_tests ${name})
     set_property(GLOBAL APPEND PROPERTY TALWEG_DEVICE_TESTS emulated.${name}) # which variants.cmake has sanitizers run

@@ -26,6 +26,33 @@ typedef struct twi_lanes_tiling {
     int64_t outs, middle, left, right, edge;
 } twi_lanes_tiling;
 
+/* Gradients of convolutions whose result was max-pooled, where only elements that won have a gradient other than 0, a
+ * quarter of them at most with windows of 2x2: for each of those a whole row of the kernel, all its columns and input
+ * channels, is multiplied as vectors. What is taken is decided in conv_winners_impls.c. */
+enum {
+    TWI_WINNERS_WINDOW_BITS = 4, /* of the number of an element of a window */
+    TWI_WINNERS_WINDOW = 1 << TWI_WINNERS_WINDOW_BITS,
+    TWI_WINNERS_KERNEL_ROWS = 7, /* of the gradient of the input */
+};
+
+/* groups and dilation are 1, and so are the strides of the convolution, where the gradient of the input is asked for;
+ * then windows are two rows high, and lie side by side. The shape is the forward's. Tensors are dense, images H,W,C,
+ * kernels O,H,W,I; of pool only what is read is used. */
+typedef struct twi_winners {
+    /* Floats of scratch. */
+    int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
+    int64_t (*data_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
+    /* dw = the sum over winners of dy * (what the kernel lay on). add: on top of what dw holds. */
+    void (*weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
+                    bool add, float *dw, float *scratch);
+    /* The kernel in working order, of so many floats. */
+    int64_t (*packed)(const twi_conv_shape *shape);
+    void (*pack)(const twi_conv_shape *shape, const float *w, float *packed);
+    /* dx = the sum over winners of dy * (the kernel, where it lay). */
+    void (*data)(const twi_conv_shape *shape, twi_lanes_tensor dy, const twi_lanes_pool *pool, const float *packed,
+                 twi_lanes_tensor dx, float *scratch);
+} twi_winners;
+
 typedef struct twi_lanes {
     int64_t width; /* images in a vector */
     /* The tilings that are best for the two calls below, whatever the number of samples. */
@@ -50,6 +77,7 @@ typedef struct twi_lanes {
     /* Between samples of channels x pixels, one after the other, and turned images of pixels x channels. */
     void (*rows_to_image)(int64_t samples, int64_t pixels, int64_t channels, const float *rows, float *image);
     void (*image_to_rows)(int64_t samples, int64_t pixels, int64_t channels, const float *image, float *rows);
+    twi_winners winners;
 } twi_lanes;
 
 extern const twi_lanes twi_lanes_baseline, twi_lanes_avx2, twi_lanes_avx512;

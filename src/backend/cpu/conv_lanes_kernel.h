@@ -6,6 +6,8 @@
 #include "lanes_forward_kernel.h"
 #include "lanes_steps_kernel.h"
 #include "lanes_weights_kernel.h"
+#include "winners_data_kernel.h"
+#include "winners_weights_kernel.h"
 
 const twi_lanes LANES_RECORD = {
     .width = VEC_WIDTH,
@@ -19,4 +21,5 @@ const twi_lanes LANES_RECORD = {
     .bias_relu = bias_relu,
     .rows_to_image = rows_to_image,
     .image_to_rows = image_to_rows,
+    .winners = {winners_weights_scratch, winners_data_scratch, winners_weights, winners_packed, winners_pack, winners_data},
 };

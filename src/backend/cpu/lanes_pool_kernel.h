@@ -119,6 +119,19 @@ typedef struct pool_target {
     float *at;
 } pool_target;
 
+/* A vector of bytes as integers. */
+VEC_INLINE vec_mask load_numbers(const uint8_t *from) {
+#if VEC_WIDTH == 16
+    return (vec_mask)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
+#elif VEC_WIDTH == 8 && defined(__AVX2__)
+    return (vec_mask)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from));
+#else
+    lane_bytes bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, vec_mask);
+#endif
+}
+
 /* A vector of indices, and where one is a number. */
 #if VEC_WIDTH == 16 && defined(__AVX512BW__) && defined(__AVX512VL__)
 typedef __m128i lane_indices;
@@ -128,11 +141,7 @@ VEC_INLINE vec_test indices_same(lane_indices index, int32_t number) {
 }
 #else
 typedef vec_mask lane_indices;
-VEC_INLINE lane_indices load_indices(const uint8_t *from) {
-    lane_bytes bytes;
-    memcpy(&bytes, from, sizeof bytes);
-    return __builtin_convertvector(bytes, vec_mask);
-}
+VEC_INLINE lane_indices load_indices(const uint8_t *from) { return load_numbers(from); }
 VEC_INLINE vec_test indices_same(lane_indices index, int32_t number) { return vec_same(index, vec_splat_int(number)); }
 #endif
 

@@ -1,0 +1,164 @@
+/* Gradients of convolutions through the pooling behind them, of the elements that won: which calls are taken, and how
+ * they reach conv_lanes.h. What is refused here goes by conv_lanes_impls.c. */
+#include "conv_lanes.h"
+#include "loops.h"
+#include "parts.h"
+
+/* ---- what a kernel's operands are ---- */
+
+/* Places of the convolution's input, weights and result, or their gradients, and of the pooling's index. */
+typedef struct roles {
+    int8_t x, w, y, index;
+} roles;
+
+static const roles weights_roles = {0, 3, 1, 2}, data_roles = {3, 2, 0, 1};
+
+static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
+    const twi_conv2d_pool_attrs *attrs = call->attrs;
+    twi_conv_shape s = twi_conv_shape_of(call, r->x, r->w, r->y);
+    s.out_h = twi_conv2d_rows(&attrs->conv, s.in_h, s.kernel_h);
+    s.out_w = twi_conv2d_columns(&attrs->conv, s.in_w, s.kernel_w);
+    return s;
+}
+
+static twi_lanes_tensor tensor(const twi_call *call, int o) {
+    return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
+}
+
+static twi_lanes_pool pool_of(const twi_call *call, const roles *r) {
+    const twi_conv2d_pool_attrs *attrs = call->attrs;
+    const int64_t *dim = call->operand[r->y].shape.dim;
+    return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], tensor(call, r->index)};
+}
+
+/* ---- what is taken ---- */
+
+/* Of scratch, where places of elements still fit an int32_t. */
+enum { MOST_FLOATS = 4 << 20 };
+
+/* The larger of both kernels' scratch at most, in a form that cannot overflow. */
+static double scratch_bound(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
+    const double row = (double)s->kernel_w * (double)s->in_c + (double)width, kernel_h = (double)s->kernel_h;
+    const double down = (double)s->out_h * (double)s->stride_h + kernel_h + (double)s->in_h + (double)s->top,
+                 across =
+                     (double)s->out_w * (double)s->stride_w + (double)s->kernel_w + (double)s->in_w + (double)s->left;
+    const double winners = (double)pool->rows * (double)pool->columns * (double)s->out_c;
+    return down * ((double)s->out_w + (double)pool->attrs->kernel_w) * row +
+           (double)width * down * across * (double)s->in_c + 5 * (double)width * winners +
+           TWI_WINNERS_WINDOW * (double)s->out_c * (kernel_h + 2) * row;
+}
+
+/* Products of vectors that a winner takes, against those that a window takes in lanes of images. PLACE, found by trial,
+ * is what finding and placing a winner takes, in such products. */
+enum { PLACE = 14 };
+
+static const char *refuse_short(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
+    const int64_t row = s->kernel_w * s->in_c, positions = (int64_t)pool->attrs->stride_h * pool->attrs->stride_w;
+    const int64_t products = s->kernel_h * twi_part_count(row, width) + PLACE;
+    return positions * s->kernel_h * row < products * width ? "rows of the kernel are short for what a winner takes"
+                                                            : NULL;
+}
+
+static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
+    const char *layout = twi_conv_refuse_layout(call);
+    if (layout) return layout;
+    const int64_t width = TWI_FOR_ISA(isa, lanes)->width;
+    for (int o = 0; o < call->operand_count; o++)
+        if (call->operand[o].lanes && call->operand[o].lanes != width)
+            return "samples lie side by side in another number";
+    const twi_conv_shape s = shape_of(call, r);
+    const twi_lanes_pool pool = pool_of(call, r);
+    if (s.groups != 1) return "more than one group";
+    if (s.dilation_h != 1 || s.dilation_w != 1) return "the kernel is dilated";
+    if ((int64_t)pool.attrs->kernel_h * pool.attrs->kernel_w > TWI_WINNERS_WINDOW) return "windows too large";
+    if (s.samples * 2 < width) return "images for less than half a vector";
+    if (scratch_bound(&s, &pool, width) > MOST_FLOATS) return "images too large";
+    return refuse_short(&s, &pool, width);
+}
+
+static const char *refuse_weights(const twi_call *call, twi_isa isa) { return refuse(call, isa, &weights_roles); }
+
+static const char *refuse_data(const twi_call *call, twi_isa isa) {
+    const char *refusal = refuse(call, isa, &data_roles);
+    if (refusal) return refusal;
+    const twi_conv2d_pool_attrs *attrs = call->attrs;
+    const twi_pool_attrs *pool = &attrs->pool;
+    if (attrs->conv.stride_h != 1 || attrs->conv.stride_w != 1) return "the convolution is strided";
+    if (pool->kernel_h != 2 || pool->stride_h != 2 || pool->stride_w != pool->kernel_w || pool->pad_top ||
+        pool->pad_left)
+        return "windows that are not two rows high, side by side";
+    if (call->operand[data_roles.w].shape.dim[2] > TWI_WINNERS_KERNEL_ROWS) return "more rows of the kernel than fit";
+    return NULL;
+}
+
+static int64_t multiple(const twi_call *call, twi_isa isa) {
+    (void)call;
+    return TWI_FOR_ISA(isa, lanes)->width;
+}
+static int wish(const twi_call *call, twi_isa isa, int operand) {
+    (void)call, (void)operand;
+    return (int)TWI_FOR_ISA(isa, lanes)->width;
+}
+
+/* ---- gradient of the weights ---- */
+
+static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    const twi_conv_shape s = shape_of(main, &weights_roles);
+    const twi_lanes_pool pool = pool_of(main, &weights_roles);
+    return twi_mul_size(&site->worker_bytes, (size_t)TWI_FOR_ISA(site->isa, lanes)->winners.weights_scratch(&s, &pool),
+                        sizeof(float), "convolution scratch");
+}
+
+static void run_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const roles *r = &weights_roles;
+    const twi_conv_shape s = shape_of(call, r);
+    const twi_lanes_pool pool = pool_of(call, r);
+    TWI_FOR_ISA(site->isa, lanes)
+        ->winners.weights(&s, tensor(call, r->x), tensor(call, r->y), &pool, !call->first, call->operand[r->w].data,
+                          workspace->scratch);
+}
+
+/* ---- gradient of the input ---- */
+
+static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    const twi_winners *winners = &TWI_FOR_ISA(site->isa, lanes)->winners;
+    const twi_conv_shape s = shape_of(main, &data_roles);
+    const twi_lanes_pool pool = pool_of(main, &data_roles);
+    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)winners->packed(&s), sizeof(float), "convolution weights"));
+    return twi_mul_size(&site->worker_bytes, (size_t)winners->data_scratch(&s, &pool), sizeof(float),
+                        "convolution scratch");
+}
+
+static void begin_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const twi_conv_shape s = shape_of(call, &data_roles);
+    TWI_FOR_ISA(site->isa, lanes)->winners.pack(&s, call->operand[data_roles.w].data, workspace->shared);
+}
+
+static void run_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const roles *r = &data_roles;
+    const twi_conv_shape s = shape_of(call, r);
+    const twi_lanes_pool pool = pool_of(call, r);
+    TWI_FOR_ISA(site->isa, lanes)
+        ->winners.data(&s, tensor(call, r->y), &pool, workspace->shared, tensor(call, r->x), workspace->scratch);
+}
+
+/* ---- table ---- */
+
+#define ROW .name = "winners", .multiple = multiple, .lanes = wish, .turned = true
+
+const twi_cpu_impl twi_cpu_winners_impls[] = {
+    {.kernel = "conv2d.backward_data_unpooled",
+     .refuse = refuse_data,
+     .prepare = prepare_data,
+     .begin = begin_data,
+     .run = run_data,
+     ROW},
+    {.kernel = "conv2d.backward_weights_unpooled",
+     .refuse = refuse_weights,
+     .prepare = prepare_weights,
+     .run = run_weights,
+     ROW},
+    {.kernel = NULL},
+};

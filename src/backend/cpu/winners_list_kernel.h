@@ -1,0 +1,115 @@
+/* Lists of the elements that won: their gradients, and a place that each stands for. */
+#ifndef TWI_CPU_WINNERS_LIST_KERNEL_H
+#define TWI_CPU_WINNERS_LIST_KERNEL_H
+
+#include "lanes_pool_kernel.h"
+#include "lanes_steps_kernel.h"
+#include "lanes_tiling_kernel.h"
+
+/* Sums of a tile, which leave registers for a gradient and what it is multiplied with; and vectors of a row in one. */
+enum { WINNERS_SUMS = VEC_REGISTERS == 32 ? 24 : 12, WINNERS_VECTORS = 4 };
+
+/* Vectors that a row of the kernel fills. */
+static int64_t kernel_vectors(const twi_conv_shape *s) { return twi_part_count(s->kernel_w * s->in_c, VEC_WIDTH); }
+
+/* What the index of a winner adds to its place, and what the window's row, column and channel add. */
+typedef struct winner_places {
+    int32_t of_index[TWI_WINNERS_WINDOW], origin, row, column, channel;
+} winner_places;
+
+/* table[number], of numbers below TWI_WINNERS_WINDOW; of others anything. */
+VEC_INLINE vec_mask look_up(const int32_t table[TWI_WINNERS_WINDOW], vec_mask number) {
+#if VEC_WIDTH == 16
+    return (vec_mask)_mm512_permutexvar_epi32((__m512i)number, _mm512_loadu_si512(table));
+#elif VEC_WIDTH == 8 && defined(__AVX2__)
+    const __m256i low = _mm256_loadu_si256((const __m256i *)table), high = _mm256_loadu_si256((const __m256i *)table + 1);
+    return vec_choose_int(number > 7, (vec_mask)_mm256_permutevar8x32_epi32(high, (__m256i)number),
+                          (vec_mask)_mm256_permutevar8x32_epi32(low, (__m256i)number));
+#else
+    vec_mask found;
+    for (int i = 0; i < VEC_WIDTH; i++) found[i] = table[number[i] & (TWI_WINNERS_WINDOW - 1)];
+    return found;
+#endif
+}
+
+/* The place of every winner of a block whose indices are in lanes: in lanes as well. */
+static void places_in_lanes(const twi_lanes_pool *pool, int64_t channels, const winner_places *places,
+                            const uint8_t *index, int32_t *to) {
+    for (int64_t p = 0; p < pool->rows; p++) {
+        for (int64_t q = 0; q < pool->columns; q++) {
+            int32_t base = places->origin + (int32_t)p * places->row + (int32_t)q * places->column;
+            for (int64_t c = 0; c < channels; c++, base += places->channel, index += VEC_WIDTH, to += VEC_WIDTH) {
+                const vec_mask place = look_up(places->of_index, load_numbers(index)) + vec_splat_int(base);
+                memcpy(to, &place, sizeof place);
+            }
+        }
+    }
+}
+
+VEC_INLINE vec_mask load_places(const int32_t *from, int64_t count) {
+    const vec bits = vec_load_some((const float *)from, (int)twi_smaller(count, VEC_WIDTH));
+    return (vec_mask)bits;
+}
+
+/* Appends the pairs where `yes` to a list of `count`, behind which a vector has room; gives how many it has then. */
+VEC_INLINE int64_t append_pairs(vec_test yes, vec gradient, vec_mask place, float *gradients, int32_t *places,
+                                int64_t count) {
+#if VEC_WIDTH == 16
+    _mm512_storeu_ps(gradients + count, _mm512_maskz_compress_ps(yes, (__m512)gradient));
+    _mm512_storeu_si512(places + count, _mm512_maskz_compress_epi32(yes, (__m512i)place));
+    return count + __builtin_popcount(yes);
+#else
+    const unsigned bits = vec_test_bits(yes);
+    for (int i = 0; i < VEC_WIDTH; i++) {
+        gradients[count] = gradient[i], places[count] = place[i];
+        count += bits >> i & 1;
+    }
+    return count;
+#endif
+}
+
+/* Yes where v is not 0; also where it is not a number. */
+VEC_INLINE vec_test vec_nonzero(vec v) {
+#if VEC_WIDTH == 16
+    return _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+#else
+    return (vec_test)(v != (vec){0});
+#endif
+}
+
+/* A block's gradients and places, one sample after the other. */
+typedef struct winners_block {
+    float *gradients;
+    int32_t *places;
+} winners_block;
+
+static int64_t winners_count(const twi_lanes_pool *pool, int64_t channels) {
+    return pool->rows * pool->columns * channels;
+}
+
+/* Scratch of the function below: gradients and places turned, the same in lanes, and indices. */
+static int64_t winners_block_floats(const twi_lanes_pool *pool, int64_t channels) {
+    return (4 * VEC_WIDTH + VEC_WIDTH / 4) * winners_count(pool, channels) + VEC_WIDTH;
+}
+
+/* Of the `live` samples from n on; by_channel: a channel's windows follow one another, else a window's channels. */
+static winners_block winners_of_block(const twi_lanes_pool *pool, twi_lanes_tensor dy, int64_t channels, int64_t n,
+                                      int live, const winner_places *places, bool by_channel, float *scratch) {
+    const int64_t windows = pool->rows * pool->columns, count = windows * channels, block = count * VEC_WIDTH;
+    float *in_lanes = scratch + 2 * block;
+    int32_t *lane_places = (int32_t *)(in_lanes + block);
+    winners_block turned = {scratch, (int32_t *)(scratch + block)};
+    const float *gradients = floats_in_lanes(dy, n, live, count, in_lanes);
+    const uint8_t *index = bytes_in_lanes(pool->index, n, live, count, (uint8_t *)(lane_places + block));
+    places_in_lanes(pool, channels, places, index, lane_places);
+    if (by_channel) {
+        image_to_rows(live, windows, channels, gradients, turned.gradients);
+        image_to_rows(live, windows, channels, (const float *)lane_places, (float *)turned.places);
+    } else {
+        from_lanes(gradients, count, live, turned.gradients, count);
+        from_lanes((const float *)lane_places, count, live, (float *)turned.places, count);
+    }
+    return turned;
+}
+
+#endif

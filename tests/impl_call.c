@@ -97,12 +97,24 @@ const char *impl_refusal(const twi_cpu_impl *family, const char *kernel, const t
     return impl->refuse ? impl->refuse(call, TWI_ISA_BASELINE) : NULL;
 }
 
-/* Filled with not-a-number, so that what is read before it is written shows. */
+/* Filled with not-a-number, so that what is read before it is written shows, and as much of it on both sides, which is
+ * found as it was. */
+enum { MARGIN = 1 << 16 };
+
 static void *workspace_of(size_t bytes) {
-    void *memory = malloc(bytes);
-    assert_true(memory || !bytes);
-    if (bytes) memset(memory, 0xFF, bytes);
-    return memory;
+    uint8_t *memory = malloc(bytes + 2 * MARGIN);
+    assert_non_null(memory);
+    memset(memory, 0xFF, bytes + 2 * MARGIN);
+    return memory + MARGIN;
+}
+
+static void put_workspace(void *workspace, size_t bytes) {
+    if (!workspace) return;
+    uint8_t *memory = (uint8_t *)workspace - MARGIN;
+    for (size_t i = 0; i < MARGIN; i++)
+        if (memory[i] != 0xFF || memory[MARGIN + bytes + i] != 0xFF)
+            fail_msg("written beside a workspace of %zu", bytes);
+    free(memory);
 }
 
 /* Sums in a layout of the implementation's own: once, or if the call adds, twice, and then brought back. */
@@ -116,7 +128,7 @@ static void run_and_finish(const twi_cpu_site *site, const twi_call *call, const
     own.first = false;
     if (!call->first) site->impl->run(site, &own, workspace);
     site->impl->finish(site, call, workspace, partial);
-    for (int o = 0; o < call->operand_count; o++) free(partial[o]);
+    for (int o = 0; o < call->operand_count; o++) put_workspace(partial[o], site->partial_bytes[o]);
 }
 
 bool impl_finishes(const twi_cpu_impl *family, const char *kernel) {
@@ -131,16 +143,15 @@ void impl_run(const twi_cpu_impl *family, const char *kernel, twi_isa isa, const
     twi_cpu_site site = {.impl = impl, .isa = isa, .workers = 1};
     assert_int_equal(twi_memory_create(&site.memory, 0, NULL, NULL), TW_OK);
     if (impl->prepare) assert_int_equal(impl->prepare(&site, call, NULL), TW_OK);
-    twi_cpu_workspace workspace = {.shared = workspace_of(site.shared_bytes),
-                                   .scratch = workspace_of(site.worker_bytes),
-                                   .workers = 2};
+    twi_cpu_workspace workspace = {
+        .shared = workspace_of(site.shared_bytes), .scratch = workspace_of(site.worker_bytes), .workers = 2};
     if (impl->begin) impl->begin(&site, call, &workspace);
     (impl->finish ? run_and_finish : impl->run)(&site, call, &workspace);
     if (impl->release) impl->release(&site);
     assert_int_equal(twi_memory_get_stats(site.memory).blocks, 0);
     twi_memory_destroy(site.memory);
-    free(workspace.shared);
-    free(workspace.scratch);
+    put_workspace(workspace.shared, site.shared_bytes);
+    put_workspace(workspace.scratch, site.worker_bytes);
 }
 
 void impl_close(double want, double got, double tolerance, const char *what, int64_t index) {

@@ -35,9 +35,11 @@ enum {
     TWI_WINNERS_KERNEL_ROWS = 7, /* of the gradient of the input */
 };
 
-/* groups and dilation are 1, and so are the strides of the convolution, where the gradient of the input is asked for;
- * then windows are two rows high, and lie side by side. The shape is the forward's. Tensors are dense, images H,W,C,
- * kernels O,H,W,I; of pool only what is read is used. */
+/* The shape is the forward's; groups and dilation are 1, windows of TWI_WINNERS_WINDOW elements at most. Where the
+ * gradient of the input is asked for, the convolution's strides are 1 and its kernel no higher than
+ * TWI_WINNERS_KERNEL_ROWS; windows are two rows high and lie side by side from the first element on. Every index names
+ * an element of the convolution's result, or the first of a window. Tensors are dense, images H,W,C, kernels O,H,W,I.
+ * An infinite gradient may also make a row of the input above or below those that it reaches not a number. */
 typedef struct twi_winners {
     /* Floats of scratch. */
     int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
@@ -79,6 +81,18 @@ typedef struct twi_lanes {
     void (*image_to_rows)(int64_t samples, int64_t pixels, int64_t channels, const float *image, float *rows);
     twi_winners winners;
 } twi_lanes;
+
+static inline twi_lanes_tensor twi_lanes_tensor_of(const twi_call *call, int o) {
+    return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
+}
+
+/* NULL, or why operands are not turned for vectors of this width. */
+static inline const char *twi_lanes_refuse_width(const twi_call *call, int64_t width) {
+    for (int o = 0; o < call->operand_count; o++)
+        if (call->operand[o].lanes && call->operand[o].lanes != width)
+            return "samples lie side by side in another number";
+    return NULL;
+}
 
 extern const twi_lanes twi_lanes_baseline, twi_lanes_avx2, twi_lanes_avx512;
 

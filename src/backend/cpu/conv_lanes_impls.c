@@ -1,20 +1,11 @@
 /* Convolutions of few channels, a vector of images at a time, and what stands between them: which calls are taken, and
  * how they reach conv_lanes.h. */
 #include "conv_lanes.h"
+#include "loops.h"
 #include "parts.h"
 #include "base/memory.h"
 
-static const twi_lanes *lanes_for(twi_isa isa) {
-#if defined(__x86_64__)
-    if (isa != TWI_ISA_BASELINE) return isa >= TWI_ISA_AVX512 ? &twi_lanes_avx512 : &twi_lanes_avx2;
-#endif
-    (void)isa;
-    return &twi_lanes_baseline;
-}
-
-static twi_lanes_tensor tensor(const twi_call *call, int o) {
-    return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
-}
+static const twi_lanes *lanes_for(twi_isa isa) { return TWI_FOR_ISA(isa, lanes); }
 
 /* ---- what a kernel's operands are ---- */
 
@@ -46,7 +37,7 @@ static const twi_lanes_pool *pool_of(const twi_call *call, const roles *r, twi_l
     if (r->index < 0) return NULL;
     const twi_conv2d_pool_attrs *attrs = call->attrs;
     const int64_t *dim = call->operand[r->y].shape.dim;
-    *pool = (twi_lanes_pool){&attrs->pool, dim[2], dim[3], tensor(call, r->index)};
+    *pool = (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, r->index)};
     return pool;
 }
 
@@ -73,9 +64,8 @@ static const char *refuse(const twi_call *call, twi_isa isa, const roles *r, int
     twi_lanes_pool pool;
     const int64_t width = lanes_for(isa)->width;
     const twi_conv_shape s = shape_of(call, r);
-    for (int o = 0; o < call->operand_count; o++)
-        if (call->operand[o].lanes && call->operand[o].lanes != width)
-            return "samples lie side by side in another number";
+    const char *turned = twi_lanes_refuse_width(call, width);
+    if (turned) return turned;
     if (s.groups != 1) return "more than one group";
     if (s.samples * 2 < width) return "images for less than half a vector";
     if (s.in_c > most_channels) return "too many channels";
@@ -127,8 +117,9 @@ static void run_forward(const twi_cpu_site *site, const twi_call *call, const tw
                         const roles *r, const float *bias, bool relu) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->forward(&s, tiling_of(site), tensor(call, r->x), NULL, call->operand[r->w].data, bias,
-                                  pool_of(call, r, &pool), relu, tensor(call, r->y), workspace->scratch);
+    lanes_for(site->isa)->forward(&s, tiling_of(site), twi_lanes_tensor_of(call, r->x), NULL, call->operand[r->w].data,
+                                  bias, pool_of(call, r, &pool), relu, twi_lanes_tensor_of(call, r->y),
+                                  workspace->scratch);
 }
 
 /* ---- backward ---- */
@@ -160,8 +151,9 @@ static void run_backward_data(const twi_cpu_site *site, const twi_call *call, co
                               const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->forward(&s, tiling_of(site), tensor(call, r->y), pool_of(call, r, &pool), workspace->shared,
-                                  NULL, NULL, false, tensor(call, r->x), workspace->scratch);
+    lanes_for(site->isa)->forward(&s, tiling_of(site), twi_lanes_tensor_of(call, r->y), pool_of(call, r, &pool),
+                                  workspace->shared, NULL, NULL, false, twi_lanes_tensor_of(call, r->x),
+                                  workspace->scratch);
 }
 
 static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *call, const roles *r) {
@@ -175,9 +167,9 @@ static void run_backward_weights(const twi_cpu_site *site, const twi_call *call,
                                  const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->backward_weights(&s, tiling_of(site), tensor(call, r->x), tensor(call, r->y),
-                                           pool_of(call, r, &pool), !call->first, call->operand[r->w].data,
-                                           workspace->scratch);
+    lanes_for(site->isa)->backward_weights(&s, tiling_of(site), twi_lanes_tensor_of(call, r->x),
+                                           twi_lanes_tensor_of(call, r->y), pool_of(call, r, &pool), !call->first,
+                                           call->operand[r->w].data, workspace->scratch);
 }
 
 /* ---- between convolutions ---- */

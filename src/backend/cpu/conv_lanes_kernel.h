@@ -21,5 +21,6 @@ const twi_lanes LANES_RECORD = {
     .bias_relu = bias_relu,
     .rows_to_image = rows_to_image,
     .image_to_rows = image_to_rows,
-    .winners = {winners_weights_scratch, winners_data_scratch, winners_weights, winners_packed, winners_pack, winners_data},
+    .winners = {winners_weights_scratch, winners_data_scratch, winners_weights, winners_packed, winners_pack,
+                winners_data},
 };

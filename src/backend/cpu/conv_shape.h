@@ -63,4 +63,12 @@ static inline void twi_conv_describe(const twi_call *call, twi_text *text) {
                  (int)a->dilation_w, (int)a->groups);
 }
 
+/* The same of one with a max pooling behind it. */
+static inline void twi_conv_pool_describe(const twi_call *call, twi_text *text) {
+    const twi_pool_attrs *p = &((const twi_conv2d_pool_attrs *)call->attrs)->pool;
+    twi_conv_describe(call, text); /* whose attributes stand first */
+    twi_text_add(text, " pool %d,%d stride %d,%d padding %d,%d", (int)p->kernel_h, (int)p->kernel_w, (int)p->stride_h,
+                 (int)p->stride_w, (int)p->pad_top, (int)p->pad_left);
+}
+
 #endif

@@ -21,14 +21,10 @@ static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
     return s;
 }
 
-static twi_lanes_tensor tensor(const twi_call *call, int o) {
-    return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
-}
-
 static twi_lanes_pool pool_of(const twi_call *call, const roles *r) {
     const twi_conv2d_pool_attrs *attrs = call->attrs;
     const int64_t *dim = call->operand[r->y].shape.dim;
-    return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], tensor(call, r->index)};
+    return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, r->index)};
 }
 
 /* ---- what is taken ---- */
@@ -36,15 +32,17 @@ static twi_lanes_pool pool_of(const twi_call *call, const roles *r) {
 /* Of scratch, where places of elements still fit an int32_t. */
 enum { MOST_FLOATS = 4 << 20 };
 
-/* The larger of both kernels' scratch at most, in a form that cannot overflow. */
+/* No less than either kernel's scratch, in a form that cannot overflow. */
 static double scratch_bound(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
     const double row = (double)s->kernel_w * (double)s->in_c + (double)width, kernel_h = (double)s->kernel_h;
-    const double down = (double)s->out_h * (double)s->stride_h + kernel_h + (double)s->in_h + (double)s->top,
-                 across =
-                     (double)s->out_w * (double)s->stride_w + (double)s->kernel_w + (double)s->in_w + (double)s->left;
+    const double window_h = (double)pool->attrs->kernel_h, window_w = (double)pool->attrs->kernel_w;
+    const double down = (double)s->out_h * (double)s->stride_h + window_h + kernel_h + (double)s->in_h + (double)s->top,
+                 across = (double)s->out_w * (double)s->stride_w + window_w + (double)s->kernel_w + (double)s->in_w +
+                          (double)s->left;
     const double winners = (double)pool->rows * (double)pool->columns * (double)s->out_c;
-    return down * ((double)s->out_w + (double)pool->attrs->kernel_w) * row +
-           (double)width * down * across * (double)s->in_c + 5 * (double)width * winners +
+    return (down + window_h * (double)s->stride_h) * ((double)s->out_w + window_w) * row +
+           (double)width * (down * across * (double)s->in_c + row) +
+           (5 * (double)width + 4) * (winners + (double)width) + (double)pool->rows * (double)pool->columns * window_w +
            TWI_WINNERS_WINDOW * (double)s->out_c * (kernel_h + 2) * row;
 }
 
@@ -53,7 +51,9 @@ static double scratch_bound(const twi_conv_shape *s, const twi_lanes_pool *pool,
 enum { PLACE = 14 };
 
 static const char *refuse_short(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
-    const int64_t row = s->kernel_w * s->in_c, positions = (int64_t)pool->attrs->stride_h * pool->attrs->stride_w;
+    const int64_t row = s->kernel_w * s->in_c;
+    const int64_t positions =
+        twi_smaller(pool->attrs->stride_h, s->out_h) * twi_smaller(pool->attrs->stride_w, s->out_w);
     const int64_t products = s->kernel_h * twi_part_count(row, width) + PLACE;
     return positions * s->kernel_h * row < products * width ? "rows of the kernel are short for what a winner takes"
                                                             : NULL;
@@ -63,9 +63,8 @@ static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
     const int64_t width = TWI_FOR_ISA(isa, lanes)->width;
-    for (int o = 0; o < call->operand_count; o++)
-        if (call->operand[o].lanes && call->operand[o].lanes != width)
-            return "samples lie side by side in another number";
+    const char *turned = twi_lanes_refuse_width(call, width);
+    if (turned) return turned;
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
     if (s.groups != 1) return "more than one group";
@@ -115,8 +114,8 @@ static void run_weights(const twi_cpu_site *site, const twi_call *call, const tw
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
     TWI_FOR_ISA(site->isa, lanes)
-        ->winners.weights(&s, tensor(call, r->x), tensor(call, r->y), &pool, !call->first, call->operand[r->w].data,
-                          workspace->scratch);
+        ->winners.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y), &pool, !call->first,
+                          call->operand[r->w].data, workspace->scratch);
 }
 
 /* ---- gradient of the input ---- */
@@ -141,12 +140,13 @@ static void run_data(const twi_cpu_site *site, const twi_call *call, const twi_c
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
     TWI_FOR_ISA(site->isa, lanes)
-        ->winners.data(&s, tensor(call, r->y), &pool, workspace->shared, tensor(call, r->x), workspace->scratch);
+        ->winners.data(&s, twi_lanes_tensor_of(call, r->y), &pool, workspace->shared, twi_lanes_tensor_of(call, r->x),
+                       workspace->scratch);
 }
 
 /* ---- table ---- */
 
-#define ROW .name = "winners", .multiple = multiple, .lanes = wish, .turned = true
+#define ROW .name = "winners", .multiple = multiple, .lanes = wish, .describe = twi_conv_pool_describe, .turned = true
 
 const twi_cpu_impl twi_cpu_winners_impls[] = {
     {.kernel = "conv2d.backward_data_unpooled",

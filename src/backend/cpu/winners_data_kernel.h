@@ -1,7 +1,7 @@
-/* Gradients of a convolution's input by winners, of windows that are two rows high and lie side by side. All winners of a column of
- * the convolution's result add whole rows of the kernel to sums in registers, from window to window down the column:
- * the kernel lies between a row of zeros above and one below, so that a window's upper and lower row take the same
- * sums. Then what the columns made is added up, each at its place. */
+/* Gradients of a convolution's input by winners, of windows that are two rows high and lie side by side. All winners of
+ * a column of the convolution's result add whole rows of the kernel to sums in registers, from window to window down
+ * the column: the kernel lies between a row of zeros above and one below, so that a window's upper and lower row take
+ * the same sums. Then what the columns made is added up, each at its place. */
 #ifndef TWI_CPU_WINNERS_DATA_KERNEL_H
 #define TWI_CPU_WINNERS_DATA_KERNEL_H
 
@@ -64,7 +64,8 @@ VEC_INLINE void column_tile(const int kernel_rows, const int vectors, const winn
 }
 
 #define EACH_COLUMN_ROWS(make, vectors) \
-    make(1, vectors) make(2, vectors) make(3, vectors) make(4, vectors) make(5, vectors) make(6, vectors) make(7, vectors)
+    make(1, vectors) make(2, vectors) make(3, vectors) make(4, vectors) \
+        make(5, vectors) make(6, vectors) make(7, vectors)
 #define EACH_COLUMN_TILE(make) \
     EACH_COLUMN_ROWS(make, 1)  \
     EACH_COLUMN_ROWS(make, 2)  \
@@ -79,8 +80,9 @@ static void (*const column_tiles[TWI_WINNERS_KERNEL_ROWS + 1][WINNERS_VECTORS + 
 
 /* ---- the kernel between zeros ---- */
 
-static int64_t packed_row(const twi_conv_shape *s) { return kernel_vectors(s) * VEC_WIDTH; }
-static int64_t packed_channel(const twi_conv_shape *s) { return (s->kernel_h + 2 * (WINDOW_ROWS - 1)) * packed_row(s); }
+static int64_t packed_channel(const twi_conv_shape *s) {
+    return (s->kernel_h + 2 * (WINDOW_ROWS - 1)) * kernel_row_floats(s);
+}
 static int64_t winners_packed(const twi_conv_shape *s) { return s->out_c * packed_channel(s); }
 
 static void winners_pack(const twi_conv_shape *s, const float *w, float *packed) {
@@ -88,17 +90,17 @@ static void winners_pack(const twi_conv_shape *s, const float *w, float *packed)
     memset(packed, 0, (size_t)winners_packed(s) * sizeof(float));
     for (int64_t o = 0; o < s->out_c; o++, packed += packed_channel(s)) {
         for (int64_t r = 0; r < s->kernel_h; r++, w += weights)
-            memcpy(packed + (r + WINDOW_ROWS - 1) * packed_row(s), w, (size_t)weights * sizeof(float));
+            memcpy(packed + (r + WINDOW_ROWS - 1) * kernel_row_floats(s), w, (size_t)weights * sizeof(float));
     }
 }
 
-/* A winner's place is where its kernel begins, times as many columns as a window may have, and its column in the window. */
+/* A winner's place is where its kernel begins, times TWI_WINNERS_WINDOW, and its column in the window. */
 static winner_places packed_places(const twi_conv_shape *s, const twi_lanes_pool *pool) {
     const int32_t width = pool->attrs->kernel_w;
     winner_places places = {.channel = (int32_t)packed_channel(s) * TWI_WINNERS_WINDOW};
     for (int i = 0; i < WINDOW_ROWS * width; i++)
         places.of_index[i] =
-            (WINDOW_ROWS - 1 - i / width) * (int32_t)packed_row(s) * TWI_WINNERS_WINDOW + i % width;
+            (WINDOW_ROWS - 1 - i / width) * (int32_t)kernel_row_floats(s) * TWI_WINNERS_WINDOW + i % width;
     return places;
 }
 
@@ -156,10 +158,10 @@ VEC_INLINE void add_column(const int64_t vectors, int64_t rows, const float *fro
 /* Rows innermost, since what was just written would be read at once otherwise, across two stores. */
 static void add_columns(const twi_conv_shape *s, const twi_lanes_pool *pool, const float *made, float *sums) {
     const int64_t columns = pool->columns * pool->attrs->kernel_w, rows = pool->rows * WINDOW_ROWS + s->kernel_h - 1;
-    const int64_t vectors = kernel_vectors(s), row = sum_row(s, pool), made_row = columns * packed_row(s);
+    const int64_t vectors = kernel_vectors(s), row = sum_row(s, pool), made_row = columns * kernel_row_floats(s);
     const int tail = (int)(s->kernel_w * s->in_c - (vectors - 1) * VEC_WIDTH);
     memset(sums, 0, (size_t)sum_floats(s, pool) * sizeof(float));
-    for (int64_t x = 0; x < columns; x++, made += packed_row(s), sums += s->in_c) {
+    for (int64_t x = 0; x < columns; x++, made += kernel_row_floats(s), sums += s->in_c) {
         if (vectors == 2) /* known sizes are unrolled */
             add_column(2, rows, made, made_row, sums, row, tail);
         else
@@ -186,13 +188,12 @@ static void store_sums(const twi_conv_shape *s, const twi_lanes_pool *pool, cons
 /* ---- all of it ---- */
 
 static int64_t made_floats(const twi_conv_shape *s, const twi_lanes_pool *pool) {
-    return (pool->rows * WINDOW_ROWS + s->kernel_h - 1) * pool->columns * pool->attrs->kernel_w * packed_row(s);
+    return (pool->rows * WINDOW_ROWS + s->kernel_h - 1) * pool->columns * pool->attrs->kernel_w * kernel_row_floats(s);
 }
-static int64_t whole_vectors(int64_t floats) { return twi_part_count(floats, VEC_WIDTH) * VEC_WIDTH; }
 static int64_t counts_of(const twi_lanes_pool *pool) { return pool->rows * pool->columns * pool->attrs->kernel_w; }
 
 static int64_t winners_data_scratch(const twi_conv_shape *s, const twi_lanes_pool *pool) {
-    return made_floats(s, pool) + whole_vectors(VEC_WIDTH * sum_floats(s, pool)) +
+    return made_floats(s, pool) + VEC_WIDTH * sum_floats(s, pool) +
            2 * whole_vectors(winners_count(pool, s->out_c) + VEC_WIDTH) + whole_vectors(counts_of(pool)) +
            winners_block_floats(pool, s->out_c);
 }
@@ -201,15 +202,16 @@ static int64_t winners_data_scratch(const twi_conv_shape *s, const twi_lanes_poo
 static void make_columns(const twi_conv_shape *s, const twi_lanes_pool *pool, const winners_lists *lists,
                          const float *packed, float *made) {
     const int64_t vectors = kernel_vectors(s), columns = pool->columns * pool->attrs->kernel_w;
-    const int64_t most = twi_smaller(WINNERS_VECTORS, WINNERS_SUMS / (s->kernel_h + WINDOW_ROWS - 1));
+    const int64_t most = twi_smaller(WINNERS_VECTORS, WINNERS_REGISTERS / (s->kernel_h + WINDOW_ROWS - 1));
     const int64_t parts = twi_part_count(vectors, most);
-    winners_column column = {.windows = pool->rows, .packed_row = packed_row(s), .to_row = columns * packed_row(s)};
+    const int64_t row = kernel_row_floats(s);
+    winners_column column = {.windows = pool->rows, .packed_row = row, .to_row = columns * row};
     for (int64_t part = 0; part < parts; part++) {
         const int64_t first = twi_part_begin(vectors, parts, part), end = twi_part_begin(vectors, parts, part + 1);
         column.counts = lists->counts, column.gradients = lists->gradients, column.places = lists->places;
         column.packed = packed + first * VEC_WIDTH;
         for (int64_t x = 0; x < columns; x++) {
-            column.to = made + x * packed_row(s) + first * VEC_WIDTH;
+            column.to = made + x * row + first * VEC_WIDTH;
             column_tiles[s->kernel_h][end - first](&column);
             for (int64_t p = 0; p < pool->rows; p++) {
                 const int32_t count = *column.counts++;
@@ -223,7 +225,7 @@ static void winners_data(const twi_conv_shape *s, twi_lanes_tensor dy, const twi
                          twi_lanes_tensor dx, float *scratch) {
     const int64_t count = winners_count(pool, s->out_c), list = whole_vectors(count + VEC_WIDTH);
     float *made = scratch, *sums = made + made_floats(s, pool);
-    winners_lists lists = {.gradients = sums + whole_vectors(VEC_WIDTH * sum_floats(s, pool))};
+    winners_lists lists = {.gradients = sums + VEC_WIDTH * sum_floats(s, pool)};
     lists.places = (int32_t *)(lists.gradients + list);
     lists.counts = lists.places + list;
     float *rest = (float *)(lists.counts + whole_vectors(counts_of(pool)));

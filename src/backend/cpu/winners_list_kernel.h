@@ -7,10 +7,12 @@
 #include "lanes_tiling_kernel.h"
 
 /* Sums of a tile, which leave registers for a gradient and what it is multiplied with; and vectors of a row in one. */
-enum { WINNERS_SUMS = VEC_REGISTERS == 32 ? 24 : 12, WINNERS_VECTORS = 4 };
+enum { WINNERS_REGISTERS = VEC_REGISTERS == 32 ? 24 : 12, WINNERS_VECTORS = 4 };
 
 /* Vectors that a row of the kernel fills. */
 static int64_t kernel_vectors(const twi_conv_shape *s) { return twi_part_count(s->kernel_w * s->in_c, VEC_WIDTH); }
+static int64_t kernel_row_floats(const twi_conv_shape *s) { return kernel_vectors(s) * VEC_WIDTH; }
+static int64_t whole_vectors(int64_t floats) { return twi_part_count(floats, VEC_WIDTH) * VEC_WIDTH; }
 
 /* What the index of a winner adds to its place, and what the window's row, column and channel add. */
 typedef struct winner_places {
@@ -22,7 +24,8 @@ VEC_INLINE vec_mask look_up(const int32_t table[TWI_WINNERS_WINDOW], vec_mask nu
 #if VEC_WIDTH == 16
     return (vec_mask)_mm512_permutexvar_epi32((__m512i)number, _mm512_loadu_si512(table));
 #elif VEC_WIDTH == 8 && defined(__AVX2__)
-    const __m256i low = _mm256_loadu_si256((const __m256i *)table), high = _mm256_loadu_si256((const __m256i *)table + 1);
+    const __m256i *const halves = (const __m256i *)table;
+    const __m256i low = _mm256_loadu_si256(halves), high = _mm256_loadu_si256(halves + 1);
     return vec_choose_int(number > 7, (vec_mask)_mm256_permutevar8x32_epi32(high, (__m256i)number),
                           (vec_mask)_mm256_permutevar8x32_epi32(low, (__m256i)number));
 #else
@@ -89,13 +92,14 @@ static int64_t winners_count(const twi_lanes_pool *pool, int64_t channels) {
 
 /* Scratch of the function below: gradients and places turned, the same in lanes, and indices. */
 static int64_t winners_block_floats(const twi_lanes_pool *pool, int64_t channels) {
-    return (4 * VEC_WIDTH + VEC_WIDTH / 4) * winners_count(pool, channels) + VEC_WIDTH;
+    return (4 * VEC_WIDTH + VEC_WIDTH / 4) * winners_count(pool, channels);
 }
 
 /* Of the `live` samples from n on; by_channel: a channel's windows follow one another, else a window's channels. */
 static winners_block winners_of_block(const twi_lanes_pool *pool, twi_lanes_tensor dy, int64_t channels, int64_t n,
                                       int live, const winner_places *places, bool by_channel, float *scratch) {
-    const int64_t windows = pool->rows * pool->columns, count = windows * channels, block = count * VEC_WIDTH;
+    const int64_t windows = pool->rows * pool->columns, count = winners_count(pool, channels);
+    const int64_t block = count * VEC_WIDTH;
     float *in_lanes = scratch + 2 * block;
     int32_t *lane_places = (int32_t *)(in_lanes + block);
     winners_block turned = {scratch, (int32_t *)(scratch + block)};

@@ -69,7 +69,7 @@ typedef struct winners_cuts {
 static winners_cuts winners_cuts_of(const twi_conv_shape *s) {
     const cut vectors = cut_of(kernel_vectors(s), twi_part_count(kernel_vectors(s), WINNERS_VECTORS));
     const int64_t widest = vectors.size + (vectors.larger > 0);
-    const int64_t most = twi_smaller(WEIGHTS_TILE_ROWS, WINNERS_SUMS / widest);
+    const int64_t most = twi_smaller(WEIGHTS_TILE_ROWS, WINNERS_REGISTERS / widest);
     return (winners_cuts){cut_of(s->kernel_h, twi_part_count(s->kernel_h, most)), vectors};
 }
 
@@ -95,7 +95,11 @@ static void winners_of_channel(const winners_cuts *cuts, winners_walk walk) {
 static int64_t reached_rows(const twi_conv_shape *s) { return (s->out_h - 1) * s->stride_h + s->kernel_h; }
 static int64_t reached_columns(const twi_conv_shape *s) { return (s->out_w - 1) * s->stride_w + s->kernel_w; }
 
-static int64_t laid_row(const twi_conv_shape *s) { return s->out_w * kernel_vectors(s) * VEC_WIDTH; }
+static int64_t laid_row(const twi_conv_shape *s) { return s->out_w * kernel_row_floats(s); }
+/* Zeros before it: elements of windows that lie before the result win nothing, but a trial may name them. */
+static int64_t laid_before(const twi_conv_shape *s, const twi_lanes_pool *pool) {
+    return pool->attrs->pad_top * s->stride_h * laid_row(s) + pool->attrs->pad_left * kernel_row_floats(s);
+}
 
 /* Images with their borders left and right, behind which a vector can be read. */
 static int64_t bordered_row(const twi_conv_shape *s) { return reached_columns(s) * s->in_c; }
@@ -126,35 +130,33 @@ VEC_INLINE void lay_row(const int64_t vectors, int64_t columns, int64_t step, co
 static void lay_image(const twi_conv_shape *s, const float *bordered, float *to) {
     const int64_t vectors = kernel_vectors(s), step = s->stride_w * s->in_c;
     for (int64_t y = -s->top; y < reached_rows(s) - s->top; y++, to += laid_row(s)) {
-        const float *from = bordered + y * bordered_row(s);
         if (y < 0 || y >= s->in_h)
             memset(to, 0, (size_t)laid_row(s) * sizeof(float));
         else if (vectors == 2) /* known sizes are unrolled */
-            lay_row(2, s->out_w, step, from, to);
+            lay_row(2, s->out_w, step, bordered + y * bordered_row(s), to);
         else
-            lay_row(vectors, s->out_w, step, from, to);
+            lay_row(vectors, s->out_w, step, bordered + y * bordered_row(s), to);
     }
 }
 
 /* ---- all of it ---- */
 
-static int64_t winners_sums(const twi_conv_shape *s) { return s->out_c * s->kernel_h * kernel_vectors(s) * VEC_WIDTH; }
+static int64_t winners_sums(const twi_conv_shape *s) { return s->out_c * s->kernel_h * kernel_row_floats(s); }
 static int64_t bordered_block_floats(const twi_conv_shape *s) {
-    const int64_t rows = kernel_vectors(s) * VEC_WIDTH; /* what is read behind the last */
-    return twi_part_count(VEC_WIDTH * bordered_floats(s) + rows, VEC_WIDTH) * VEC_WIDTH;
+    return VEC_WIDTH * bordered_floats(s) + kernel_row_floats(s); /* which is read behind the last */
 }
-static int64_t list_floats(int64_t most) { return twi_part_count(most, VEC_WIDTH) * VEC_WIDTH + VEC_WIDTH; }
+static int64_t list_floats(int64_t most) { return whole_vectors(most) + VEC_WIDTH; }
 
 static int64_t winners_weights_scratch(const twi_conv_shape *s, const twi_lanes_pool *pool) {
-    return winners_sums(s) + reached_rows(s) * laid_row(s) + bordered_block_floats(s) +
+    return winners_sums(s) + laid_before(s, pool) + reached_rows(s) * laid_row(s) + bordered_block_floats(s) +
            2 * list_floats(pool->rows * pool->columns) + winners_block_floats(pool, s->out_c);
 }
 
 /* Where what a winner is multiplied with is laid. */
 static winner_places laid_places(const twi_conv_shape *s, const twi_lanes_pool *pool) {
     const twi_pool_attrs *a = pool->attrs;
-    const int64_t column = kernel_vectors(s) * VEC_WIDTH, row = s->stride_h * laid_row(s);
-    winner_places places = {.origin = (int32_t)(-a->pad_top * row - a->pad_left * column),
+    const int64_t column = kernel_row_floats(s), row = s->stride_h * laid_row(s);
+    winner_places places = {.origin = (int32_t)-laid_before(s, pool),
                             .row = (int32_t)(a->stride_h * row),
                             .column = (int32_t)(a->stride_w * column)};
     for (int i = 0; i < a->kernel_h * a->kernel_w; i++)
@@ -164,13 +166,14 @@ static winner_places laid_places(const twi_conv_shape *s, const twi_lanes_pool *
 
 static void winners_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lanes_tensor dy,
                             const twi_lanes_pool *pool, bool add, float *dw, float *scratch) {
-    const int64_t windows = pool->rows * pool->columns, row = kernel_vectors(s) * VEC_WIDTH;
-    float *sums = scratch, *laid = sums + winners_sums(s), *bordered = laid + reached_rows(s) * laid_row(s),
-          *gradients = bordered + bordered_block_floats(s), *rest = gradients + 2 * list_floats(windows);
+    const int64_t windows = pool->rows * pool->columns, row = kernel_row_floats(s);
+    float *sums = scratch, *laid = sums + winners_sums(s) + laid_before(s, pool);
+    float *bordered = laid + reached_rows(s) * laid_row(s), *gradients = bordered + bordered_block_floats(s);
+    float *rest = gradients + 2 * list_floats(windows);
     int32_t *list = (int32_t *)(gradients + list_floats(windows));
     const winner_places places = laid_places(s, pool);
     const winners_cuts cuts = winners_cuts_of(s);
-    memset(sums, 0, (size_t)winners_sums(s) * sizeof(float));
+    memset(sums, 0, (size_t)(winners_sums(s) + laid_before(s, pool)) * sizeof(float));
     memset(bordered, 0, (size_t)bordered_block_floats(s) * sizeof(float));
     winners_walk walk = {
         .gradients = gradients, .places = list, .image = laid, .image_row = laid_row(s), .sums_row = row};

@@ -60,7 +60,9 @@ VEC_INLINE int64_t append_pairs(vec_test yes, vec gradient, vec_mask place, floa
 #if VEC_WIDTH == 16
     _mm512_storeu_ps(gradients + count, _mm512_maskz_compress_ps(yes, (__m512)gradient));
     _mm512_storeu_si512(places + count, _mm512_maskz_compress_epi32(yes, (__m512i)place));
-    return count + __builtin_popcount(yes);
+    unsigned bits; /* by hand: gcc 12 may keep 16 bits of a mask in memory and count 32 */
+    __asm__("kmovw %1, %0" : "=r"(bits) : "k"(yes));
+    return count + __builtin_popcount(bits);
 #else
     const unsigned bits = vec_test_bits(yes);
     for (int i = 0; i < VEC_WIDTH; i++) {

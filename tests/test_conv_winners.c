@@ -120,19 +120,21 @@ static impl_shape pooled_of(const problem *p) {
     return (impl_shape){4, {p->c->n, p->c->o, p->size.rows, p->size.columns}, true};
 }
 
-static void weights_call(twi_call *call, const problem *p) {
-    const impl_shape image = image_of(p->c), weights = weights_of(p->c), pooled = pooled_of(p);
+static void pooled_operands(twi_call *call, const problem *p, int dy) {
+    const impl_shape pooled = pooled_of(p);
     *call = (twi_call){.attrs = &p->c->attrs, .first = true};
+    impl_operand(call, dy, TWI_REAL, &pooled, p->dy);
+    impl_operand(call, dy + 1, TWI_U8, &pooled, p->index);
+}
+static void weights_call(twi_call *call, const problem *p) {
+    const impl_shape image = image_of(p->c), weights = weights_of(p->c);
+    pooled_operands(call, p, 1);
     impl_operand(call, 0, TWI_REAL, &image, p->x);
-    impl_operand(call, 1, TWI_REAL, &pooled, p->dy);
-    impl_operand(call, 2, TWI_U8, &pooled, p->index);
     impl_operand(call, 3, TWI_ACC, &weights, p->dw);
 }
 static void data_call(twi_call *call, const problem *p) {
-    const impl_shape image = image_of(p->c), weights = weights_of(p->c), pooled = pooled_of(p);
-    *call = (twi_call){.attrs = &p->c->attrs, .first = true};
-    impl_operand(call, 0, TWI_REAL, &pooled, p->dy);
-    impl_operand(call, 1, TWI_U8, &pooled, p->index);
+    const impl_shape image = image_of(p->c), weights = weights_of(p->c);
+    pooled_operands(call, p, 0);
     impl_operand(call, 2, TWI_REAL, &weights, p->w);
     impl_operand(call, 3, TWI_REAL, &image, p->dx);
 }

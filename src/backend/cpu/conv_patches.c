@@ -178,31 +178,47 @@ tw_status twi_patches_part_scratch(const twi_conv_shape *s, size_t *floats) {
                         "convolution patches");
 }
 
-/* Of every output position `count` channels, beside each other. */
-static void copy_channels(int64_t positions, int64_t count, const float *from, int64_t row, float *to) {
-    for (int64_t i = 0; i < positions; i++, from += row, to += count) memcpy(to, from, (size_t)count * sizeof *to);
+/* Rows and columns of the output at which a tap lies inside the image: at the others it would multiply padding. */
+typedef struct tap_span {
+    int64_t top, bottom, left, right, down, across; /* y = out_y * stride + down */
+} tap_span;
+
+/* The first of `out` places from which begin + place * stride is at least `least`. */
+static int64_t first_from(int64_t least, int64_t begin, int64_t stride, int64_t out) {
+    return begin >= least ? 0 : twi_smaller((least - begin + stride - 1) / stride, out);
 }
 
-/* Of every output position `count` channels of the input pixel under one tap of the kernel, or zeros. */
-static void copy_tap(const twi_conv_shape *s, int64_t kernel_y, int64_t kernel_x, int64_t count, const float *image,
-                     float *to) {
-    for (int64_t n = 0; n < s->samples; n++, image += s->in_h * s->in_w * s->in_c) {
-        for (int64_t out_y = 0; out_y < s->out_h; out_y++) {
-            const int64_t y = out_y * s->stride_h + kernel_y * s->dilation_h - s->top;
-            int64_t x = kernel_x * s->dilation_w - s->left;
-            for (int64_t out_x = 0; out_x < s->out_w; out_x++, x += s->stride_w, to += count) {
-                if (y < 0 || y >= s->in_h || x < 0 || x >= s->in_w)
-                    memset(to, 0, (size_t)count * sizeof *to);
-                else
-                    memcpy(to, image + (y * s->in_w + x) * s->in_c, (size_t)count * sizeof *to);
-            }
+static tap_span span_of(const twi_conv_shape *s, const twi_conv2d_part *part) {
+    const int64_t down = part->row * s->dilation_h - s->top, across = part->column * s->dilation_w - s->left;
+    return (tap_span){.top = first_from(0, down, s->stride_h, s->out_h),
+                      .bottom = first_from(s->in_h, down, s->stride_h, s->out_h),
+                      .left = first_from(0, across, s->stride_w, s->out_w),
+                      .right = first_from(s->in_w, across, s->stride_w, s->out_w),
+                      .down = down,
+                      .across = across};
+}
+
+/* Of every output position of a span `count` channels, beside each other; and of the input pixels under the tap. */
+static void copy_gradients(const twi_conv_shape *s, const tap_span *span, int64_t count, const float *dy, float *to) {
+    for (int64_t n = 0; n < s->samples; n++)
+        for (int64_t y = span->top; y < span->bottom; y++)
+            for (int64_t x = span->left; x < span->right; x++, to += count)
+                memcpy(to, dy + ((n * s->out_h + y) * s->out_w + x) * s->out_c, (size_t)count * sizeof *to);
+}
+static void copy_pixels(const twi_conv_shape *s, const tap_span *span, int64_t count, const float *image, float *to) {
+    for (int64_t n = 0; n < s->samples; n++)
+        for (int64_t y = span->top; y < span->bottom; y++) {
+            const float *row = image + (n * s->in_h + y * s->stride_h + span->down) * s->in_w * s->in_c;
+            for (int64_t x = span->left; x < span->right; x++, to += count)
+                memcpy(to, row + (x * s->stride_w + span->across) * s->in_c, (size_t)count * sizeof *to);
         }
-    }
 }
 
 void twi_patches_backward_weights_part(const twi_gemm *gemm, const twi_conv_shape *s, const twi_conv2d_part *part,
                                        const float *x, const float *dy, float *dw, float *scratch) {
     const patch_plan p = plan_of(s);
+    const tap_span span = span_of(s, part);
+    const int64_t positions = s->samples * (span.bottom - span.top) * (span.right - span.left);
     const int64_t most = part_channels(&p), end = part->first + part->filters;
     float *gradients = scratch + twi_gemm_outer_scratch_of(TWI_CONV2D_PART_FILTERS, p.positions),
           *copies = gradients + p.positions * TWI_CONV2D_PART_FILTERS;
@@ -210,12 +226,16 @@ void twi_patches_backward_weights_part(const twi_gemm *gemm, const twi_conv_shap
     for (int64_t o = part->first, filters; o < end; o += filters) { /* those of one group of channels */
         const int64_t group = o / p.out_c;
         filters = twi_smaller(end, (group + 1) * p.out_c) - o;
-        copy_channels(p.positions, filters, dy + o, s->out_c, gradients);
+        if (positions == 0) {
+            for (int64_t f = o; f < o + filters; f++) memset(dw + f * p.patch, 0, (size_t)p.in_c * sizeof *dw);
+            continue;
+        }
+        copy_gradients(s, &span, filters, dy + o, gradients);
         for (int64_t c = 0, count; c < p.in_c; c += count) {
             const float *image = x + group * p.in_c + c;
             count = twi_smaller(most, p.in_c - c);
-            if (!p.direct) copy_tap(s, part->row, part->column, count, image, copies);
-            gemm->outer(filters, count, p.positions, gradients, 1, filters, p.direct ? image : copies,
+            if (!p.direct) copy_pixels(s, &span, count, image, copies);
+            gemm->outer(filters, count, positions, gradients, 1, filters, p.direct ? image : copies,
                         p.direct ? s->in_c : count, false, dw + o * p.patch + c, p.patch, scratch);
         }
     }

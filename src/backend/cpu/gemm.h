@@ -22,11 +22,15 @@ typedef struct twi_gemm {
      * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                   int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
-    /* And squares[i] = sum_j c[i][j]^2: of so many columns in f32 as lose nothing, of all in double. scratch:
+    /* The same sums where a, which runs along i or k, may have many zeros: these are left out, so 0 times what is no
+     * number is 0 then. scratch: twi_gemm_sparse_scratch_of floats. */
+    void (*outer_sparse)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                         int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
+    /* Of such an a, and squares[i] = sum_j c[i][j]^2: of so many columns in f32 as lose nothing, of all in double. scratch:
      * twi_gemm_squares_scratch_of floats. */
     void (*outer_squares)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                           const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch);
-    /* The sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */
+    /* Of such an a, and the sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */
     void (*outer_update)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                          int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch);
     /* c[j][i] = a[i][j], of m rows and n columns of a. */
@@ -50,9 +54,19 @@ static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
     const int64_t rows = m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;
     return (size_t)(depth * (rows + TWI_GEMM_COLUMNS));
 }
+/* Of products that leave out zeros: rows of c at once; rows whose zeros are counted together, as many as ranges of rows
+ * are multiples of; terms of a sum and vectors of a row of b, which stay in the first-level cache. */
+enum { TWI_SPARSE_ROWS = 16, TWI_SPARSE_GROUP = 8, TWI_SPARSE_DEPTH = 64, TWI_SPARSE_VECTORS = 7 };
+/* With what gemm_sparse_kernel.h lays out, for the widest vectors. */
+static inline size_t twi_gemm_sparse_scratch_of(int64_t m, int64_t k) {
+    enum { WIDTH = 16, PANEL = TWI_SPARSE_VECTORS * WIDTH };
+    const int64_t depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH, lists = 2 * TWI_SPARSE_ROWS * (depth + WIDTH);
+    return twi_gemm_outer_scratch_of(m, k) +
+           (size_t)(lists + TWI_SPARSE_GROUP * depth + (TWI_SPARSE_ROWS + TWI_SPARSE_DEPTH) * PANEL + WIDTH);
+}
 /* With a vector of sums, of the widest kind, for every row of a block. */
 static inline size_t twi_gemm_squares_scratch_of(int64_t m, int64_t k) {
-    return twi_gemm_outer_scratch_of(m, k) + (size_t)(16 * (m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS));
+    return twi_gemm_sparse_scratch_of(m, k) + (size_t)(16 * (m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS));
 }
 
 #endif

@@ -46,7 +46,7 @@ static const char *refuse_weights(const twi_call *call, twi_isa isa) {
 
 /* A product of m rows, each of sums of k terms; a range is a part of the rows. */
 static tw_status want_outer(twi_cpu_site *site, int64_t m, int64_t k) {
-    site->worker_bytes = twi_gemm_outer_scratch_of(m, k) * sizeof(float);
+    site->worker_bytes = twi_gemm_sparse_scratch_of(m, k) * sizeof(float);
     return TW_OK;
 }
 static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
@@ -142,8 +142,8 @@ static void dense_forward_bias_gelu(const twi_cpu_site *site, const twi_call *ca
 static void dense_backward_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *dy = &call->operand[0], *w = &call->operand[1], *dx = &call->operand[2];
     int64_t samples = dy->shape.dim[0], out = w->shape.dim[0], in = w->shape.dim[1];
-    twi_gemm_for(site->isa)->outer(samples, in, out, dy->data, out, 1, w->data, in, false, dx->data, in,
-                                   workspace->scratch);
+    twi_gemm_for(site->isa)->outer_sparse(samples, in, out, dy->data, out, 1, w->data, in, false, dx->data, in,
+                                          workspace->scratch);
 }
 
 /* The bias and gelu, or relu, behind which the layer stands: of dy, w, z, g, db what bias_gelu.backward takes, g in
@@ -162,7 +162,7 @@ static twi_call activation_part(const twi_call *call) {
 static tw_status prepare_data_activation(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     const twi_call part = activation_part(main);
     TWI_TRY(twi_sweep_prepare(site, &part, tail));
-    const size_t product = twi_gemm_outer_scratch_of(main->operand[0].shape.dim[0], main->operand[1].shape.dim[0]) *
+    const size_t product = twi_gemm_sparse_scratch_of(main->operand[0].shape.dim[0], main->operand[1].shape.dim[0]) *
                            sizeof(float); /* one after the other */
     if (site->worker_bytes < product) site->worker_bytes = product;
     return TW_OK;
@@ -195,8 +195,9 @@ static const float *columns_of(const twi_call *call) {
 static void dense_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *x = &call->operand[0], *dy = &call->operand[1], *dw = &call->operand[2];
     int64_t samples = x->shape.dim[0], in = dw->shape.dim[1];
-    twi_gemm_for(site->isa)->outer(call->end - call->begin, in, samples, columns_of(call), dy->stride[1], dy->stride[0],
-                                   x->data, in, false, (float *)dw->data + call->begin * in, in, workspace->scratch);
+    twi_gemm_for(site->isa)->outer_sparse(call->end - call->begin, in, samples, columns_of(call), dy->stride[1],
+                                          dy->stride[0], x->data, in, false, (float *)dw->data + call->begin * in, in,
+                                          workspace->scratch);
 }
 
 static const char *refuse_merged(const twi_call *call, twi_isa isa) {

@@ -125,6 +125,39 @@ static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, 
     }
 }
 
+/* ---- transpose ---- */
+
+/* Four columns of as many rows as a vector has elements. */
+VEC_INLINE void transpose_columns(const float *a, int64_t a_row, float *c, int64_t c_row) {
+    vec v[4];
+    vec_load_columns(v, a, a_row);
+    VEC_UNROLL
+    for (int r = 0; r < 4; r++) vec_store(c + r * c_row, v[r]);
+}
+
+/* Four rows of as many columns. */
+VEC_INLINE void transpose_rows(const float *a, int64_t a_row, float *c, int64_t c_row) {
+    vec v[4];
+    VEC_UNROLL
+    for (int r = 0; r < 4; r++) v[r] = vec_load(a + r * a_row);
+    vec_store_columns(c, c_row, v);
+}
+
+/* In blocks, of which the last ones may overlap those before. */
+static void transpose(int64_t m, int64_t n, const float *a, int64_t a_row, float *c, int64_t c_row) {
+    const int64_t high = m >= VEC_WIDTH ? VEC_WIDTH : 4, wide = m >= VEC_WIDTH ? 4 : VEC_WIDTH;
+    if (m < high || n < wide) {
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) c[j * c_row + i] = a[i * a_row + j];
+        return;
+    }
+    for (int64_t row = 0; row < m; row += high)
+        for (int64_t column = 0; column < n; column += wide) {
+            const int64_t i = twi_smaller(row, m - high), j = twi_smaller(column, n - wide);
+            (high > wide ? transpose_columns : transpose_rows)(a + i * a_row + j, a_row, c + j * c_row + i, c_row);
+        }
+}
+
 /* ---- outer ---- */
 
 /* What becomes of sums: they are stored, added to what c holds, or change it as a weight. */
@@ -353,18 +386,25 @@ static void outer(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row
     outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_F32);
 }
 
+#include "gemm_sparse_kernel.h"
+
+static void outer_sparse(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                         int64_t b_row, bool add, float *c, int64_t c_row, float *scratch) {
+    outer_sparse_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch);
+}
+
 static void outer_squares(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                           const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch) {
     enum { COLUMNS = 32 * PANEL }; /* squares of so many are summed in f32, in each element of a vector at most 96 */
-    float *sums = scratch + twi_gemm_outer_scratch_of(m, k);
+    float *sums = scratch + twi_gemm_sparse_scratch_of(m, k);
     double total[TWI_GEMM_ROWS];
     for (int64_t i = 0, rows; i < m; i += rows) {
         rows = twi_smaller(TWI_GEMM_ROWS, m - i);
         for (int64_t r = 0; r < rows; r++) total[r] = 0;
         for (int64_t j = 0; j < n; j += COLUMNS) {
             memset(sums, 0, (size_t)rows * VEC_WIDTH * sizeof *sums);
-            outer_of(rows, twi_smaller(COLUMNS, n - j), k, a + i * a_row, a_row, a_step, b + j, b_row,
-                     &(outer_end){.squares = sums}, c + i * c_row + j, c_row, scratch, TW_F32);
+            outer_sparse_of(rows, twi_smaller(COLUMNS, n - j), k, a + i * a_row, a_row, a_step, b + j, b_row,
+                            &(outer_end){.squares = sums}, c + i * c_row + j, c_row, scratch);
             for (int64_t r = 0; r < rows; r++) total[r] += (double)vec_sum(vec_load(sums + r * VEC_WIDTH));
         }
         for (int64_t r = 0; r < rows; r++) squares[i + r] = (float)total[r];
@@ -374,7 +414,7 @@ static void outer_squares(int64_t m, int64_t n, int64_t k, const float *a, int64
 static void outer_update(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                          int64_t b_row, const twi_gemm_update *update, float *c, int64_t c_row, float *scratch) {
     const outer_end end = {.update = update, .base = c};
-    outer_of(m, n, k, a, a_row, a_step, b, b_row, &end, c, c_row, scratch, TW_F32);
+    outer_sparse_of(m, n, k, a, a_row, a_step, b, b_row, &end, c, c_row, scratch);
 }
 
 static void outer_halves(tw_dtype half, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t a_row,
@@ -386,37 +426,4 @@ static void outer_halves(tw_dtype half, int64_t m, int64_t n, int64_t k, const u
         outer_of(m, n, k, a, a_row, a_step, b, b_row, &(outer_end){.add = add}, c, c_row, scratch, TW_F16);
 }
 
-/* ---- transpose ---- */
-
-/* Four columns of as many rows as a vector has elements. */
-VEC_INLINE void transpose_columns(const float *a, int64_t a_row, float *c, int64_t c_row) {
-    vec v[4];
-    vec_load_columns(v, a, a_row);
-    VEC_UNROLL
-    for (int r = 0; r < 4; r++) vec_store(c + r * c_row, v[r]);
-}
-
-/* Four rows of as many columns. */
-VEC_INLINE void transpose_rows(const float *a, int64_t a_row, float *c, int64_t c_row) {
-    vec v[4];
-    VEC_UNROLL
-    for (int r = 0; r < 4; r++) v[r] = vec_load(a + r * a_row);
-    vec_store_columns(c, c_row, v);
-}
-
-/* In blocks, of which the last ones may overlap those before. */
-static void transpose(int64_t m, int64_t n, const float *a, int64_t a_row, float *c, int64_t c_row) {
-    const int64_t high = m >= VEC_WIDTH ? VEC_WIDTH : 4, wide = m >= VEC_WIDTH ? 4 : VEC_WIDTH;
-    if (m < high || n < wide) {
-        for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < n; j++) c[j * c_row + i] = a[i * a_row + j];
-        return;
-    }
-    for (int64_t row = 0; row < m; row += high)
-        for (int64_t column = 0; column < n; column += wide) {
-            const int64_t i = twi_smaller(row, m - high), j = twi_smaller(column, n - wide);
-            (high > wide ? transpose_columns : transpose_rows)(a + i * a_row + j, a_row, c + j * c_row + i, c_row);
-        }
-}
-
-const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_squares, outer_update, transpose, outer_halves};
+const twi_gemm GEMM_RECORD = {GEMM_ISA, dot, outer, outer_sparse, outer_squares, outer_update, transpose, outer_halves};

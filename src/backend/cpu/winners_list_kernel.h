@@ -5,6 +5,7 @@
 #include "lanes_pool_kernel.h"
 #include "lanes_steps_kernel.h"
 #include "lanes_tiling_kernel.h"
+#include "vec_list.h"
 
 /* Sums of a tile, which leave registers for a gradient and what it is multiplied with; and vectors of a row in one. */
 enum { WINNERS_REGISTERS = VEC_REGISTERS == 32 ? 24 : 12, WINNERS_VECTORS = 4 };
@@ -52,34 +53,6 @@ static void places_in_lanes(const twi_lanes_pool *pool, int64_t channels, const 
 VEC_INLINE vec_mask load_places(const int32_t *from, int64_t count) {
     const vec bits = vec_load_some((const float *)from, (int)twi_smaller(count, VEC_WIDTH));
     return (vec_mask)bits;
-}
-
-/* Appends the pairs where `yes` to a list of `count`, behind which a vector has room; gives how many it has then. */
-VEC_INLINE int64_t append_pairs(vec_test yes, vec gradient, vec_mask place, float *gradients, int32_t *places,
-                                int64_t count) {
-#if VEC_WIDTH == 16
-    _mm512_storeu_ps(gradients + count, _mm512_maskz_compress_ps(yes, (__m512)gradient));
-    _mm512_storeu_si512(places + count, _mm512_maskz_compress_epi32(yes, (__m512i)place));
-    unsigned bits; /* by hand: gcc 12 may keep 16 bits of a mask in memory and count 32 */
-    __asm__("kmovw %1, %0" : "=r"(bits) : "k"(yes));
-    return count + __builtin_popcount(bits);
-#else
-    const unsigned bits = vec_test_bits(yes);
-    for (int i = 0; i < VEC_WIDTH; i++) {
-        gradients[count] = gradient[i], places[count] = place[i];
-        count += bits >> i & 1;
-    }
-    return count;
-#endif
-}
-
-/* Yes where v is not 0; also where it is not a number. */
-VEC_INLINE vec_test vec_nonzero(vec v) {
-#if VEC_WIDTH == 16
-    return _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-#else
-    return (vec_test)(v != (vec){0});
-#endif
 }
 
 /* A block's gradients and places, one sample after the other. */

@@ -30,7 +30,7 @@ static product product_of(int64_t m, int64_t n, int64_t k, bool turned, bool lie
     p.b_row = lies_well ? (n + 15) / 16 * 16 : n + 1, p.c_row = n + 2;
     p.a = impl_floats(m * k), p.b = impl_floats(k * p.b_row + 1), p.c = impl_floats(m * p.c_row);
     if (!lies_well) p.b++;
-    p.scratch_floats = twi_gemm_squares_scratch_of(m, k);
+    p.scratch_floats = twi_gemm_squares_scratch_of(m, n, k);
     p.scratch = impl_floats((int64_t)p.scratch_floats + 2 * MARGIN);
     for (size_t i = 0; i < p.scratch_floats + 2 * MARGIN; i++) p.scratch[i] = mark;
     p.scratch += MARGIN;

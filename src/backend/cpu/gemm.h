@@ -55,18 +55,27 @@ static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
     return (size_t)(depth * (rows + TWI_GEMM_COLUMNS));
 }
 /* Of products that leave out zeros: rows of c at once; rows whose zeros are counted together, as many as ranges of rows
- * are multiples of; terms of a sum and vectors of a row of b, which stay in the first-level cache. */
-enum { TWI_SPARSE_ROWS = 16, TWI_SPARSE_GROUP = 8, TWI_SPARSE_DEPTH = 64, TWI_SPARSE_VECTORS = 7 };
-/* With what gemm_sparse_kernel.h lays out, for the widest vectors. */
-static inline size_t twi_gemm_sparse_scratch_of(int64_t m, int64_t k) {
+ * are multiples of; terms of a sum and vectors of a row of b, which stay in the first-level cache; and the least terms and
+ * columns for which it is worth it. */
+enum {
+    TWI_SPARSE_ROWS = 16,
+    TWI_SPARSE_GROUP = 8,
+    TWI_SPARSE_DEPTH = 64,
+    TWI_SPARSE_VECTORS = 7,
+    TWI_SPARSE_TERMS = 32,
+    TWI_SPARSE_COLUMNS = 192
+};
+/* What gemm_sparse_kernel.h lays out, for the widest vectors, or `outer`, which has it in turn. */
+static inline size_t twi_gemm_sparse_scratch_of(int64_t m, int64_t n, int64_t k) {
     enum { WIDTH = 16, PANEL = TWI_SPARSE_VECTORS * WIDTH };
-    const int64_t depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH, lists = 2 * TWI_SPARSE_ROWS * (depth + WIDTH);
-    return twi_gemm_outer_scratch_of(m, k) +
-           (size_t)(lists + TWI_SPARSE_GROUP * depth + (TWI_SPARSE_ROWS + TWI_SPARSE_DEPTH) * PANEL + WIDTH);
+    const int64_t rows = m < TWI_SPARSE_ROWS ? m : TWI_SPARSE_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;
+    const int64_t floats = 2 * rows * (depth + WIDTH) + TWI_SPARSE_GROUP * depth + (rows + TWI_SPARSE_DEPTH) * PANEL;
+    const size_t outer = twi_gemm_outer_scratch_of(m, k), sparse = (size_t)(floats + WIDTH);
+    return k < TWI_SPARSE_TERMS || n < TWI_SPARSE_COLUMNS || outer > sparse ? outer : sparse;
 }
 /* With a vector of sums, of the widest kind, for every row of a block. */
-static inline size_t twi_gemm_squares_scratch_of(int64_t m, int64_t k) {
-    return twi_gemm_sparse_scratch_of(m, k) + (size_t)(16 * (m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS));
+static inline size_t twi_gemm_squares_scratch_of(int64_t m, int64_t n, int64_t k) {
+    return twi_gemm_sparse_scratch_of(m, n, k) + (size_t)(16 * (m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS));
 }
 
 #endif

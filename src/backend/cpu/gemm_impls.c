@@ -44,18 +44,20 @@ static const char *refuse_weights(const twi_call *call, twi_isa isa) {
     return refuse_layout(call, 1);
 }
 
-/* A product of m rows, each of sums of k terms; a range is a part of the rows. */
-static tw_status want_outer(twi_cpu_site *site, int64_t m, int64_t k) {
-    site->worker_bytes = twi_gemm_sparse_scratch_of(m, k) * sizeof(float);
+/* A product of m rows of n sums of k terms; a range is a part of the rows. */
+static tw_status want_product(twi_cpu_site *site, int64_t m, int64_t n, int64_t k) {
+    site->worker_bytes = twi_gemm_sparse_scratch_of(m, n, k) * sizeof(float);
     return TW_OK;
 }
 static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail; /* is shorter */
-    return want_outer(site, main->operand[0].shape.dim[0], main->operand[1].shape.dim[0]);
+    return want_product(site, main->operand[0].shape.dim[0], main->operand[1].shape.dim[1],
+                        main->operand[1].shape.dim[0]);
 }
 static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    return want_outer(site, main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]);
+    return want_product(site, main->operand[2].shape.dim[0], main->operand[2].shape.dim[1],
+                        main->operand[0].shape.dim[0]);
 }
 
 /* Where y lies feature by feature, so many rows of w are gone through with so many samples at a time, and then transposed:
@@ -162,8 +164,9 @@ static twi_call activation_part(const twi_call *call) {
 static tw_status prepare_data_activation(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     const twi_call part = activation_part(main);
     TWI_TRY(twi_sweep_prepare(site, &part, tail));
-    const size_t product = twi_gemm_sparse_scratch_of(main->operand[0].shape.dim[0], main->operand[1].shape.dim[0]) *
-                           sizeof(float); /* one after the other */
+    const int64_t *w = main->operand[1].shape.dim;
+    const size_t product =
+        twi_gemm_sparse_scratch_of(main->operand[0].shape.dim[0], w[1], w[0]) * sizeof(float); /* one after the other */
     if (site->worker_bytes < product) site->worker_bytes = product;
     return TW_OK;
 }
@@ -256,8 +259,8 @@ static const char *refuse_bias_measured(const twi_call *call, twi_isa isa) {
 }
 static tw_status prepare_measured(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    site->worker_bytes =
-        twi_gemm_squares_scratch_of(main->operand[2].shape.dim[0], main->operand[0].shape.dim[0]) * sizeof(float);
+    const int64_t *dw = main->operand[2].shape.dim;
+    site->worker_bytes = twi_gemm_squares_scratch_of(dw[0], dw[1], main->operand[0].shape.dim[0]) * sizeof(float);
     return TW_OK;
 }
 static void dense_backward_weights_measure(const twi_cpu_site *site, const twi_call *call,

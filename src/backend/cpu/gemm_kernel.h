@@ -396,7 +396,7 @@ static void outer_sparse(int64_t m, int64_t n, int64_t k, const float *a, int64_
 static void outer_squares(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                           const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch) {
     enum { COLUMNS = 32 * PANEL }; /* squares of so many are summed in f32, in each element of a vector at most 96 */
-    float *sums = scratch + twi_gemm_sparse_scratch_of(m, k);
+    float *sums = scratch + twi_gemm_sparse_scratch_of(m, n, k);
     double total[TWI_GEMM_ROWS];
     for (int64_t i = 0, rows; i < m; i += rows) {
         rows = twi_smaller(TWI_GEMM_ROWS, m - i);

@@ -6,9 +6,8 @@
 
 #include "vec_list.h"
 
-/* SPARSE_SHARE: of elements not zero, the most at which lists are faster, and where panels of b are copied; and the
- * least terms and columns. */
-enum { SPARSE_PANEL = TWI_SPARSE_VECTORS * VEC_WIDTH, SPARSE_LEAST_TERMS = 32, SPARSE_LEAST_COLUMNS = 12 * VEC_WIDTH };
+/* Of elements not zero, the most at which lists are faster, and where panels of b are copied. */
+enum { SPARSE_PANEL = TWI_SPARSE_VECTORS * VEC_WIDTH };
 #define SPARSE_SHARE 0.6
 #define SPARSE_SHARE_COPIED 0.4
 
@@ -24,14 +23,14 @@ typedef struct sparse_lists {
     int64_t end[TWI_SPARSE_ROWS][TWI_GEMM_DEPTH / TWI_SPARSE_DEPTH]; /* of a row's parts, in its list */
 } sparse_lists;
 
-static sparse_lists sparse_lists_in(int64_t depth, float *scratch) {
+static sparse_lists sparse_lists_in(int64_t rows, int64_t depth, float *scratch) {
     enum { LINE = 16 };
     sparse_lists lists = {.room = depth + VEC_WIDTH};
     lists.panel = scratch + (LINE - (uintptr_t)scratch / sizeof *scratch % LINE) % LINE;
     lists.sums = lists.panel + TWI_SPARSE_DEPTH * SPARSE_PANEL;
-    lists.turned = lists.sums + TWI_SPARSE_ROWS * SPARSE_PANEL;
+    lists.turned = lists.sums + rows * SPARSE_PANEL;
     lists.value = lists.turned + TWI_SPARSE_GROUP * depth;
-    lists.term = (int32_t *)(lists.value + TWI_SPARSE_ROWS * lists.room);
+    lists.term = (int32_t *)(lists.value + rows * lists.room);
     return lists;
 }
 
@@ -52,25 +51,23 @@ static void list_row(int64_t k, const float *row, int r, sparse_lists *lists) {
     }
 }
 
-static int64_t nonzeros_of(int64_t k, const float *row) {
-    int64_t count = 0;
-    for (int64_t t = 0; t < k; t += VEC_WIDTH)
-        count += vec_test_count(vec_nonzero(vec_load_some(row + t, (int)twi_smaller(VEC_WIDTH, k - t))));
-    return count;
-}
-
-/* Lists a group's rows as those from `at` on, if no more than this share of their elements is not zero. */
-static bool list_group(double share, int64_t rows, int64_t k, const float *a, int64_t a_row, int64_t a_step, int64_t at,
+/* Lists a group's rows as those from `at` on. */
+static void list_group(int64_t rows, int64_t k, const float *a, int64_t a_row, int64_t a_step, int64_t at,
                        sparse_lists *lists) {
     if (a_step != 1) {
         transpose(k, rows, a, a_step, lists->turned, k);
         a = lists->turned, a_row = k;
     }
-    int64_t count = 0;
-    for (int64_t r = 0; r < rows; r++) count += nonzeros_of(k, a + r * a_row);
-    if ((double)count > share * (double)(rows * k)) return false;
     for (int64_t r = 0; r < rows; r++) list_row(k, a + r * a_row, (int)(at + r), lists);
-    return true;
+}
+
+/* Elements that are not zero, of lines of so many one after the other. */
+static int64_t count_nonzeros(int64_t lines, int64_t length, const float *line, int64_t apart) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < lines; i++, line += apart)
+        for (int64_t t = 0; t < length; t += VEC_WIDTH)
+            count += vec_test_count(vec_nonzero(vec_load_some(line + t, (int)twi_smaller(VEC_WIDTH, length - t))));
+    return count;
 }
 
 /* ---- sums of a row: vectors of it, in registers ---- */
@@ -188,72 +185,69 @@ static void sparse_rows(int64_t rows, int64_t n, int64_t k, const float *b, int6
 
 /* One block of k. */
 typedef struct sparse_block {
-    int64_t n, k;
+    int64_t m, n, k;
     const float *a, *b;
     int64_t a_row, a_step, b_row;
     bool copied; /* panels of b */
     const outer_end *end;
     float *c;
     int64_t c_row;
-    float *scratch; /* of `outer` */
+    float *scratch; /* of one kind of rows after the other */
 } sparse_block;
 
-static outer_end end_from(const outer_end *end, int64_t row) {
-    outer_end own = *end;
-    if (own.squares) own.squares += row * VEC_WIDTH;
-    return own;
+static bool group_is_sparse(const sparse_block *p, int64_t i) {
+    const int64_t rows = twi_smaller(TWI_SPARSE_GROUP, p->m - i);
+    const float *a = p->a + i * p->a_row;
+    const int64_t count =
+        p->a_step == 1 ? count_nonzeros(rows, p->k, a, p->a_row) : count_nonzeros(p->k, rows, a, p->a_step);
+    return (double)count <= (p->copied ? SPARSE_SHARE_COPIED : SPARSE_SHARE) * (double)(rows * p->k);
 }
 
-/* Rows i .. stop-1, if there are any, zeros with the others. */
-static void sparse_block_outer(const sparse_block *p, int64_t i, int64_t stop) {
-    const outer_end end = end_from(p->end, i);
-    if (i < stop)
-        outer_of(stop - i, p->n, p->k, p->a + i * p->a_row, p->a_row, p->a_step, p->b, p->b_row, &end,
-                 p->c + i * p->c_row, p->c_row, p->scratch, TW_F32);
+/* Where a run of groups of one kind ends that begins at row i: of listed ones, as many as there is room for. */
+static int64_t run_end(const sparse_block *p, int64_t i, bool listed) {
+    const int64_t most = listed ? twi_smaller(p->m, i + TWI_SPARSE_ROWS) : p->m;
+    int64_t stop = twi_smaller(most, i + TWI_SPARSE_GROUP);
+    while (stop < most && group_is_sparse(p, stop) == listed) stop = twi_smaller(most, stop + TWI_SPARSE_GROUP);
+    return stop;
 }
 
-/* Lists as many groups of rows from i on as have many zeros, or as there is room for; gives how many rows these are. */
-static int64_t list_groups(const sparse_block *p, int64_t m, int64_t i, sparse_lists *lists) {
-    int64_t rows = 0, some;
-    for (; rows < TWI_SPARSE_ROWS && i + rows < m; rows += some) {
-        some = twi_smaller(TWI_SPARSE_GROUP, m - i - rows);
-        if (!list_group(p->copied ? SPARSE_SHARE_COPIED : SPARSE_SHARE, some, p->k, p->a + (i + rows) * p->a_row,
-                        p->a_row, p->a_step, rows, lists))
-            break;
+static void run_listed(const sparse_block *p, int64_t i, int64_t stop, const outer_end *end, float *c) {
+    sparse_lists lists = sparse_lists_in(twi_smaller(p->m, TWI_SPARSE_ROWS), p->k, p->scratch);
+    for (int64_t row = i; row < stop; row += TWI_SPARSE_GROUP)
+        list_group(twi_smaller(TWI_SPARSE_GROUP, stop - row), p->k, p->a + row * p->a_row, p->a_row, p->a_step, row - i,
+                   &lists);
+    sparse_rows(stop - i, p->n, p->k, p->b, p->b_row, p->copied, end, c, p->c_row, &lists);
+}
+
+static void sparse_block_run(const sparse_block *p) {
+    for (int64_t i = 0, stop; i < p->m; i = stop) {
+        const bool listed = group_is_sparse(p, i);
+        outer_end end = *p->end;
+        float *c = p->c + i * p->c_row;
+        if (end.squares) end.squares += i * VEC_WIDTH;
+        stop = run_end(p, i, listed);
+        if (listed)
+            run_listed(p, i, stop, &end, c);
+        else
+            outer_of(stop - i, p->n, p->k, p->a + i * p->a_row, p->a_row, p->a_step, p->b, p->b_row, &end, c, p->c_row,
+                     p->scratch, TW_F32);
     }
-    return rows;
-}
-
-static void sparse_block_run(const sparse_block *p, int64_t m, sparse_lists *lists) {
-    int64_t done = 0;
-    for (int64_t i = 0, rows; i < m; i += rows) {
-        rows = list_groups(p, m, i, lists);
-        if (rows == 0) {
-            rows = TWI_SPARSE_GROUP; /* wait for what comes behind them */
-            continue;
-        }
-        sparse_block_outer(p, done, i);
-        const outer_end end = end_from(p->end, i);
-        sparse_rows(rows, p->n, p->k, p->b, p->b_row, p->copied, &end, p->c + i * p->c_row, p->c_row, lists);
-        done = i + rows;
-    }
-    sparse_block_outer(p, done, m);
 }
 
 /* a runs along k or along i. */
 static void outer_sparse_of(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                             const float *b, int64_t b_row, const outer_end *end, float *c, int64_t c_row,
                             float *scratch) {
-    if (k < SPARSE_LEAST_TERMS || n < SPARSE_LEAST_COLUMNS) {
+    if (k < TWI_SPARSE_TERMS || n < TWI_SPARSE_COLUMNS) {
         outer_of(m, n, k, a, a_row, a_step, b, b_row, end, c, c_row, scratch, TW_F32);
         return;
     }
     const int64_t depths = twi_part_count(k, TWI_GEMM_DEPTH);
-    sparse_lists lists = sparse_lists_in(twi_smaller(k, TWI_GEMM_DEPTH), scratch + twi_gemm_outer_scratch_of(m, k));
     for (int64_t q = 0; q < depths; q++) {
         const int64_t t = twi_part_begin(k, depths, q);
         const outer_end own = {end->add || q > 0, end->update, end->base, q == depths - 1 ? end->squares : NULL};
-        const sparse_block block = {.n = n,
+        const sparse_block block = {.m = m,
+                                    .n = n,
                                     .k = twi_part_begin(k, depths, q + 1) - t,
                                     .a = a + t * a_step,
                                     .b = b + t * b_row,
@@ -265,7 +259,7 @@ static void outer_sparse_of(int64_t m, int64_t n, int64_t k, const float *a, int
                                     .c = c,
                                     .c_row = c_row,
                                     .scratch = scratch};
-        sparse_block_run(&block, m, &lists);
+        sparse_block_run(&block);
     }
 }
 

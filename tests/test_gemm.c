@@ -37,13 +37,13 @@ static float *copy_of(matrix c) {
     return copy;
 }
 
-static void check_dot(const twi_gemm *gemm, int64_t m, int64_t n, int64_t k, bool with_bias, bool relu) {
+static void check_dot(const twi_gemm *gemm, int64_t m, int64_t n, int64_t k, bool with_bias, bool add, bool relu) {
     matrix a = matrix_of(m, k), b = matrix_of(n, k), c = matrix_of(m, n);
     float *bias = with_bias ? impl_floats(n + 1) + 1 : NULL, *before = copy_of(c);
-    gemm->dot(m, n, k, a.data, a.row, b.data, b.row, bias, relu, c.data, c.row);
+    gemm->dot(m, n, k, a.data, a.row, b.data, b.row, bias, add, relu, c.data, c.row);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            double want = bias ? bias[j] : 0, size = fabs(want);
+            double want = add ? before[i * c.row + j] : bias ? bias[j] : 0, size = fabs(want);
             for (int64_t t = 0; t < k; t++) {
                 double product = (double)a.data[i * a.row + t] * b.data[j * b.row + t];
                 want += product, size += fabs(product);
@@ -127,7 +127,7 @@ static void products_agree_with_sums_in_double(void **state) {
             check_transpose(gemm, s[0], s[1]);
             check_transpose(gemm, s[1], s[0]);
             for (int way = 0; way < 4; way++) {
-                check_dot(gemm, s[0], s[1], s[2], way & 1, way & 2);
+                check_dot(gemm, s[0], s[1], s[2], way & 1, i % 3 == 0, way & 2);
                 check_outer(gemm, s[0], s[1], s[2], way & 1, way & 2);
                 check_outer_halves(gemm, (way + i) % 2 ? TW_F16 : TW_BF16, s[0], s[1], s[2], way & 1, way & 2);
             }
@@ -146,12 +146,12 @@ static void bits_depend_on_the_length_of_the_sum_alone(void **state) {
         float *a = impl_floats(M * K), *b = impl_floats(N * K), *bias = impl_floats(N),
               *scratch = impl_floats((int64_t)twi_gemm_outer_scratch());
         float *dot = impl_floats(M * N), *outer = impl_floats(M * N), *part = impl_floats(M * N);
-        gemm->dot(M, N, K, a, K, b, K, bias, true, dot, N);
+        gemm->dot(M, N, K, a, K, b, K, bias, false, true, dot, N);
         memset(outer, 0, M * N * sizeof *outer);
         gemm->outer(M, N, K, a, K, 1, b, N, true, outer, N, scratch);
         for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
             int i = parts[p][0], m = parts[p][1], j = parts[p][2], n = parts[p][3];
-            gemm->dot(m, n, K, a + i * K, K, b + j * K, K, bias + j, true, part, n);
+            gemm->dot(m, n, K, a + i * K, K, b + j * K, K, bias + j, false, true, part, n);
             for (int r = 0; r < m; r++)
                 assert_memory_equal(part + r * n, dot + (i + r) * N + j, (size_t)n * sizeof *part);
             memset(part, 0, (size_t)(m * n) * sizeof *part);
@@ -174,7 +174,7 @@ static void strange_numbers_travel(void **state) {
         float *dot = impl_floats(M * N), *outer = impl_floats(M * N);
         a[5 * K + 18] = NAN;
         a[2 * K + 3] = -INFINITY;
-        gemm->dot(M, N, K, a, K, b, K, NULL, true, dot, N);
+        gemm->dot(M, N, K, a, K, b, K, NULL, false, true, dot, N);
         gemm->outer(M, N, K, a, K, 1, b, N, false, outer, N, scratch);
         for (int i = 0; i < M * N; i++) {
             assert_int_equal(isnan(dot[i]) != 0, i / N == 5);

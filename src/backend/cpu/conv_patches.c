@@ -126,7 +126,7 @@ void twi_patches_forward(const twi_gemm *gemm, const twi_conv_shape *s, const fl
         for (int64_t g = 0; g < s->groups; g++) {
             const float *patches = patches_of(s, &p, from, count, x + g * p.in_c, scratch, &row);
             gemm->dot(count, p.out_c, p.patch, patches, row, w + g * p.out_c * p.patch, p.patch,
-                      bias ? bias + g * p.out_c : NULL, relu, y + from * s->out_c + g * p.out_c, s->out_c);
+                      bias ? bias + g * p.out_c : NULL, false, relu, y + from * s->out_c + g * p.out_c, s->out_c);
         }
     }
 }

@@ -74,6 +74,7 @@ struct twi_cpu_impl {
 
 /* Implementations by family, each ending with a NULL kernel; src/backend/cpu/impl_table.c lists the families in order
  * of preference. */
+extern const twi_cpu_impl twi_cpu_inside_impls[];   /* convolutions of images about as small as the kernel */
 extern const twi_cpu_impl twi_cpu_winograd_impls[]; /* 3x3 convolutions without strides, by fewer products */
 extern const twi_cpu_impl twi_cpu_pixels_impls[];   /* convolutions of few channels on few images */
 extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */

@@ -14,10 +14,10 @@ typedef struct twi_gemm_update {
 
 typedef struct twi_gemm {
     const char *isa; /* "avx2" */
-    /* Both matrices run along k in memory: c[i][j] = sum_k a[i*a_row + k] b[j*b_row + k], plus bias[j] unless NULL,
-     * relu if asked. */
+    /* Both matrices run along k in memory: c[i][j] = sum_k a[i*a_row + k] b[j*b_row + k], plus bias[j] unless NULL, or
+     * on top of what c holds; relu if asked. */
     void (*dot)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
-                const float *bias, bool relu, float *c, int64_t c_row);
+                const float *bias, bool add, bool relu, float *c, int64_t c_row);
     /* b runs along j, a anyhow: c[i][j] = sum_k a[i*a_row + k*a_step] b[k*b_row + j]; add: on top of what c holds.
      * scratch: floats as twi_gemm_outer_scratch or, of this m and k at most, twi_gemm_outer_scratch_of says. */
     void (*outer)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,

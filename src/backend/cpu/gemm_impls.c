@@ -81,7 +81,7 @@ static void run_rows_by_features(const twi_cpu_site *site, const twi_call *call,
         for (int64_t n = 0, some; n < samples; n += some) {
             some = twi_smaller(FEATURE_SAMPLES, samples - n);
             gemm->dot(some, rows, in, (const float *)x->data + n * in, in, (const float *)w->data + o * in, in,
-                      bias + o, true, scratch, rows);
+                      bias + o, false, true, scratch, rows);
             gemm->transpose(some, rows, scratch, rows, (float *)y->data + o * samples + n, samples);
         }
     }
@@ -93,7 +93,7 @@ static void run_dense_rows(const twi_cpu_site *site, const twi_call *call, int64
     const twi_operand *x = &call->operand[0], *w = &call->operand[1], *y = &call->operand[call->operand_count - 1];
     int64_t samples = x->shape.dim[0], in = x->shape.dim[1], out = w->shape.dim[0];
     twi_gemm_for(site->isa)->dot(samples, end - begin, in, x->data, in, (const float *)w->data + begin * in, in,
-                                 bias ? bias + begin : NULL, relu, (float *)y->data + begin, out);
+                                 bias ? bias + begin : NULL, false, relu, (float *)y->data + begin, out);
 }
 static void run_dense_forward(const twi_cpu_site *site, const twi_call *call, const float *bias, bool relu) {
     run_dense_rows(site, call, 0, call->operand[1].shape.dim[0], bias, relu);

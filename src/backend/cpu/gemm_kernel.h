@@ -115,13 +115,13 @@ static void dot_block(int64_t m, int64_t begin, int64_t stop, int64_t k, const f
 }
 
 static void dot(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
-                const float *bias, bool relu, float *c, int64_t c_row) {
+                const float *bias, bool add, bool relu, float *c, int64_t c_row) {
     for (int64_t from = 0; from < k || from == 0; from += DOT_DEPTH) {
         const int64_t depth = twi_smaller(DOT_DEPTH, k - from);
         const int64_t columns = 4 * twi_larger(1, DOT_CACHED / 4 / twi_larger(1, depth)); /* their b: in the cache */
         for (int64_t j = 0; j < n; j += columns)
-            dot_block(m, j, twi_smaller(n, j + columns), depth, a + from, a_row, b + from, b_row, bias, from == 0,
-                      relu && from + DOT_DEPTH >= k, c, c_row);
+            dot_block(m, j, twi_smaller(n, j + columns), depth, a + from, a_row, b + from, b_row, bias,
+                      from == 0 && !add, relu && from + DOT_DEPTH >= k, c, c_row);
     }
 }
 

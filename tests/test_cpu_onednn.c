@@ -56,17 +56,8 @@ static const conv_case cases[] = {
     {5, 32, 8, 8, 64, 1, 1, {2, 2, 0, 0, 0, 0, 1, 1, 1}, 2, 2},   /* a shortcut */
     {6, 16, 8, 9, 24, 3, 2, {1, 2, 0, 1, 2, 0, 1, 1, 1}, 4, 2},   /* padded otherwise on each side */
     {4, 24, 7, 7, 40, 3, 3, {1, 1, 2, 2, 2, 2, 2, 2, 1}, 3, 2},   /* dilated; channels that fill no vector of 16 */
-    {4,
-     24,
-     6,
-     6,
-     40,
-     3,
-     3,
-     {1, 1, 1, 1, 1, 1, 1, 1, 1},
-     2,
-     2}, /* 3x3, of channels that Winograd's vectors do not fill */
-    {3, 64, 4, 4, 16, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}, 3, 1}, /* one group */
+    {4, 24, 6, 6, 40, 3, 2, {1, 1, 1, 1, 1, 0, 1, 1, 1}, 2, 2},   /* no square, which Winograd would take */
+    {3, 64, 4, 4, 16, 1, 1, {1, 1, 0, 0, 0, 0, 1, 1, 1}, 3, 1},   /* one group */
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

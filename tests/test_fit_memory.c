@@ -12,7 +12,7 @@ static void three_networks_finish_within_less(void **state) {
     (void)state;
     if (check_device()) skip(); /* an emulated device takes minutes: full_fit_networks */
     for (int i = 0; i < NETWORKS; i++)
-        for (int k = 0; k < SHARES; k++) fit_within(&networks[i], limited_shares[k], true);
+        for (int k = 0; k < SHARES; k++) fit_within(&networks[i], limited_shares[i][k], true);
 }
 
 /* What the context's cap leaves of the host's memory is planned with, whatever is to be done when memory runs out: without a cap, and
@@ -248,7 +248,7 @@ static void memory_that_is_refused_is_done_without(void **state) {
         tw_context_set_memory_hook(task_context, refuse_large, NULL);
         if (fits) {
             CHECK_OK(tw_trainer_fit(trainer, data, NULL));
-            assert_true(trainer->parts > 1);
+            assert_true(trainer->parts > 1 || model->arena_bytes + model->scratch_bytes < planned);
         } else {
             CHECK_FAILS(tw_trainer_fit(trainer, data, NULL), TW_ERROR_OUT_OF_MEMORY, " takes parameters ");
             assert_non_null(strstr(tw_last_error(), "workspaces"));

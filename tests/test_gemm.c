@@ -287,6 +287,8 @@ static const conv_check_case convolutions[] = {
     {1, 260, 4, 4, 5, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* a long patch */
     {3, 6, 3, 2, 150, 3, 2, {1, 1, 1, 1, 1, 0, 1, 1, 2}},  /* parts of weights that reach over two groups */
     {9, 300, 5, 5, 3, 1, 1, {1, 1, 1, 1, 1, 1, 1, 1, 1}},  /* channels in more than one block */
+    {2, 3, 1, 1, 2, 3, 3, {1, 1, 1, 1, 1, 1, 1, 1, 1}},    /* taps that never lie inside */
+    {3, 5, 2, 3, 70, 3, 4, {2, 1, 1, 2, 1, 3, 1, 2, 1}},
 };
 /* clang-format on */
 

@@ -349,7 +349,7 @@ static void flops_and_seconds_follow_from_shapes(void **state) {
     CHECK_OK(tw_plan_create(&plan, model,
                             TW_OPTIONS(plan, .samples = 80, .card = &slow_arithmetic,
                                        .trainer = TW_OPTIONS(trainer, .batch = BATCH, .accumulate = 2,
-                                                             .memory_limit = 1300000, .recompute = TW_RECOMPUTE_OFF))));
+                                                             .memory_limit = 1000000, .recompute = TW_RECOMPUTE_OFF))));
     CHECK_OK(tw_plan_get_time(plan, NULL, &time)); /* in parts an update does the same, and the update itself once */
     assert_true(time.parts > 1 && time.batches == 2);
     assert_true(time.flops == whole);

@@ -9,6 +9,8 @@
 
 /* Features that are summed up apart from others, where a dense layer goes by ranges of them. */
 enum { TWI_FEATURE_BLOCK = 16 };
+/* Ranges of rows of the gradient of a dense layer's weights begin at multiples of this. */
+enum { TWI_DENSE_GRAIN = 8 };
 
 typedef struct twi_conv2d_attrs {
     int32_t stride_h, stride_w;

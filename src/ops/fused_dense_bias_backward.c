@@ -38,7 +38,7 @@ const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights_bias) = {
                 {"db", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = rows,
-    .grain = 8,
+    .grain = TWI_DENSE_GRAIN,
     .flops = flops,
     .run = run_backward,
 };

@@ -119,7 +119,7 @@ const twi_kernel TWI_NAME(twi_kernel_dense_backward_weights) = {
                 {"dw", TWI_WRITE, TWI_GRADIENT, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = weight_rows,
-    .grain = 8,
+    .grain = TWI_DENSE_GRAIN,
     .flops = flops_backward_weights,
     .run = run_backward_weights,
 };

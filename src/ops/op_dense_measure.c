@@ -55,7 +55,7 @@ static const twi_kernel measured = {
                 {"blocks", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = rows,
-    .grain = 8,
+    .grain = TWI_DENSE_GRAIN,
     .flops = flops,
     .run = run_measured,
 };
@@ -70,7 +70,7 @@ static const twi_kernel bias_measured = {
                 {"blocks", TWI_WRITE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = rows,
-    .grain = 8,
+    .grain = TWI_DENSE_GRAIN,
     .flops = flops,
     .run = run_bias_measured,
 };

@@ -50,7 +50,7 @@ static const twi_kernel kernel_merged = {
                 {"momentum", TWI_UPDATE, TWI_ACC, TWI_WHOLE, 0}},
     .split = TWI_BY_RANGE,
     .range = rows,
-    .grain = 8,
+    .grain = TWI_DENSE_GRAIN,
     .flops = flops,
     .control = TWI_CONTROL_READ | TWI_CONTROL_FAULTS,
     .run = run_merged,

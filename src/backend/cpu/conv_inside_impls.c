@@ -1,6 +1,6 @@
 /* Convolutions of images so small that at most positions a good part of the kernel lies outside: only the taps inside
- * are multiplied. Positions with the same taps inside make one product each, for each row of the kernel; all of them
- * read the same weights of some filters, one after the other, while these are in the cache. */
+ * are multiplied. Each place of the result makes products of its own, of several samples, one for each row of the kernel;
+ * all places read the same weights of some filters, one after the other, while these are in the cache. */
 #include "conv_shape.h"
 #include "gemm.h"
 #include "parts.h"
@@ -8,28 +8,19 @@
 
 #include <string.h>
 
-/* POSITIONS: of the result, that are worked on at once. FILTERS: whose weights stay in the second-level cache. */
+/* POSITIONS: of the result, that are worked on at once. FILTERS: whose weights stay in the second-level cache, if the
+ * kernel is not larger than 3x3x512. */
 enum { MOST_PLACES = 16, POSITIONS = 64, FILTERS = 32 };
 /* Of all products of a kernel and positions, those that are inside: the most at which this is faster. */
 #define MOST_INSIDE 0.5
 
 /* ---- what lies inside ---- */
 
-/* Taps first .. end-1 along one axis. */
-typedef struct span {
-    int64_t first, end;
-} span;
-
-static span inside(int64_t begin, int64_t dilation, int64_t kernel, int64_t in) {
-    span s = {begin >= 0 ? 0 : twi_smaller((-begin + dilation - 1) / dilation, kernel), 0};
-    s.end = begin >= in ? s.first : twi_larger(s.first, twi_smaller((in - 1 - begin) / dilation + 1, kernel));
-    return s;
+static twi_tap_span rows_inside(const twi_conv_shape *s, int64_t y) {
+    return twi_taps_inside(y * s->stride_h - s->top, s->dilation_h, s->kernel_h, s->in_h);
 }
-static span rows_inside(const twi_conv_shape *s, int64_t y) {
-    return inside(y * s->stride_h - s->top, s->dilation_h, s->kernel_h, s->in_h);
-}
-static span columns_inside(const twi_conv_shape *s, int64_t x) {
-    return inside(x * s->stride_w - s->left, s->dilation_w, s->kernel_w, s->in_w);
+static twi_tap_span columns_inside(const twi_conv_shape *s, int64_t x) {
+    return twi_taps_inside(x * s->stride_w - s->left, s->dilation_w, s->kernel_w, s->in_w);
 }
 
 static double share_inside(const twi_conv_shape *s) {
@@ -44,7 +35,7 @@ static double share_inside(const twi_conv_shape *s) {
 /* A place of the result with its taps, and where its rows begin among the patches: of every sample one. */
 typedef struct place {
     int64_t y, x;
-    span down, across;
+    twi_tap_span down, across;
     const float *patches;
     int64_t patch; /* floats of one */
 } place;

@@ -66,9 +66,8 @@ static tap_row taps_of(const twi_conv_shape *s, position at, int64_t kernel_y) {
     int64_t y = at.y * s->stride_h + kernel_y * s->dilation_h - s->top, x = at.x * s->stride_w - s->left;
     tap_row t = {0, 0, ((at.sample * s->in_h + y) * s->in_w + x) * s->in_c, s->dilation_w * s->in_c};
     if (y < 0 || y >= s->in_h) return t;
-    if (x < 0) t.first = twi_smaller((-x + s->dilation_w - 1) / s->dilation_w, s->kernel_w);
-    t.end = x >= s->in_w ? t.first : twi_smaller((s->in_w - 1 - x) / s->dilation_w + 1, s->kernel_w);
-    if (t.end < t.first) t.end = t.first;
+    const twi_tap_span inside = twi_taps_inside(x, s->dilation_w, s->kernel_w, s->in_w);
+    t.first = inside.first, t.end = inside.end;
     return t;
 }
 

@@ -46,6 +46,20 @@ static inline twi_conv_shape twi_conv_shape_backward(const twi_conv_shape *s) {
     return b;
 }
 
+/* Taps first .. end-1 of a kernel along one axis. */
+typedef struct twi_tap_span {
+    int64_t first, end;
+} twi_tap_span;
+
+/* Those that lie inside an image of `in` where the first of `kernel`, so far apart, is laid at `begin`. */
+static inline twi_tap_span twi_taps_inside(int64_t begin, int64_t apart, int64_t kernel, int64_t in) {
+    twi_tap_span span = {0, 0};
+    if (begin < 0) span.first = (-begin + apart - 1) / apart < kernel ? (-begin + apart - 1) / apart : kernel;
+    if (begin < in) span.end = (in - 1 - begin) / apart + 1 < kernel ? (in - 1 - begin) / apart + 1 : kernel;
+    if (span.end < span.first) span.end = span.first;
+    return span;
+}
+
 /* NULL, or why the operands of a convolution are not as these implementations want them. */
 static inline const char *twi_conv_refuse_layout(const twi_call *call) {
     for (int i = 0; i < call->operand_count; i++) {

@@ -4,6 +4,7 @@
 #define TWI_CPU_GEMM_H
 
 #include "cpu.h"
+#include "backend/attrs.h"
 
 /* What stochastic gradient descent does to a weight of which a sum is the gradient (op_sgd.c). */
 typedef struct twi_gemm_update {
@@ -54,12 +55,12 @@ static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
     const int64_t rows = m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;
     return (size_t)(depth * (rows + TWI_GEMM_COLUMNS));
 }
-/* Of products that leave out zeros: rows of c at once; rows whose zeros are counted together, as many as ranges of rows
- * are multiples of; terms of a sum and vectors of a row of b, which stay in the first-level cache; and the least terms and
+/* Of products that leave out zeros: rows of c at once; rows whose zeros are counted together, so that
+ * ranges do not change what is left out; terms of a sum and vectors of a row of b, which stay in the first-level cache; and the least terms and
  * columns for which it is worth it. */
 enum {
     TWI_SPARSE_ROWS = 16,
-    TWI_SPARSE_GROUP = 8,
+    TWI_SPARSE_GROUP = TWI_DENSE_GRAIN,
     TWI_SPARSE_DEPTH = 64,
     TWI_SPARSE_VECTORS = 7,
     TWI_SPARSE_TERMS = 32,

@@ -192,6 +192,22 @@ VEC_INLINE vec outer_square(vec sum, vec squares, bool add, float *c, int lanes)
     return vec_fma(sum, sum, squares);
 }
 
+/* Sums of row i of what `end` is of, of whose last vector so many lanes are there. */
+VEC_INLINE void outer_row(const int vectors, const vec *s, const int lanes, const outer_end *end, int64_t i, float *c) {
+    const int last = vectors - 1;
+    if (end->squares) {
+        float *kept = end->squares + i * VEC_WIDTH;
+        vec squares = vec_load(kept);
+        VEC_UNROLL
+        for (int j = 0; j < last; j++) squares = outer_square(s[j], squares, end->add, c + j * VEC_WIDTH, VEC_WIDTH);
+        vec_store(kept, outer_square(s[last], squares, end->add, c + last * VEC_WIDTH, lanes));
+        return;
+    }
+    VEC_UNROLL
+    for (int j = 0; j < last; j++) outer_put(s[j], end, c + j * VEC_WIDTH, VEC_WIDTH);
+    outer_put(s[last], end, c + last * VEC_WIDTH, lanes);
+}
+
 /* rows x vectors sums, kept in registers over all of k. rest: of the last vector only so many columns are there; 0:
  * all. */
 VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, int64_t k, const float *a, int64_t a_row,
@@ -215,24 +231,9 @@ VEC_INLINE void outer_tile(const int rows, const int vectors, const int rest, in
             for (int j = 0; j < vectors; j++) s[i][j] = vec_fma(x, v[j], s[i][j]);
         }
     }
-    if (end->squares) {
-        VEC_UNROLL
-        for (int i = 0; i < rows; i++, c += c_row) {
-            vec squares = vec_load(end->squares + i * VEC_WIDTH);
-            VEC_UNROLL
-            for (int j = 0; j < vectors - 1; j++)
-                squares = outer_square(s[i][j], squares, end->add, c + j * VEC_WIDTH, VEC_WIDTH);
-            squares = outer_square(s[i][vectors - 1], squares, end->add, c + last, rest ? rest : VEC_WIDTH);
-            vec_store(end->squares + i * VEC_WIDTH, squares);
-        }
-        return;
-    }
     VEC_UNROLL
-    for (int i = 0; i < rows; i++, c += c_row) {
-        VEC_UNROLL
-        for (int j = 0; j < vectors - 1; j++) outer_put(s[i][j], end, c + j * VEC_WIDTH, VEC_WIDTH);
-        outer_put(s[i][vectors - 1], end, c + last, rest ? rest : VEC_WIDTH);
-    }
+    for (int i = 0; i < rows; i++)
+        outer_row(vectors, s[i], rest ? rest : VEC_WIDTH, end, i, c + i * c_row);
 }
 
 typedef void outer_tile_fn(int rest, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,

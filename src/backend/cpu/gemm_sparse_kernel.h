@@ -1,15 +1,16 @@
 /* Products whose first matrix may have many zeros, as a gradient behind a relu has. Of rows that have many, those
  * elements that are not zero are listed, and each is multiplied with a row of b: as many products as there are of them,
- * in the order of `outer`, whose bits they so have. All other rows go by `outer`. Included by gemm_kernel.h. */
+ * in the order of `outer`, whose bits they so have, but for the sign of a zero that a sum has become by underflow. All other
+ * rows go by `outer`. Included by gemm_kernel.h. */
 #ifndef TWI_CPU_GEMM_SPARSE_KERNEL_H
 #define TWI_CPU_GEMM_SPARSE_KERNEL_H
 
 #include "vec_list.h"
 
-/* Of elements not zero, the most at which lists are faster, and where panels of b are copied. */
 enum { SPARSE_PANEL = TWI_SPARSE_VECTORS * VEC_WIDTH };
+/* Of elements not zero, the most at which lists are faster, and where rows of b are such that panels are copied. */
 #define SPARSE_SHARE 0.6
-#define SPARSE_SHARE_COPIED 0.4
+#define SPARSE_SHARE_COPIED 0.33
 
 /* ---- lists ---- */
 
@@ -81,7 +82,8 @@ typedef struct sparse_walk {
     bool first, last; /* of the parts of a sum, which lies in `sums` between them */
     float *sums;
     const outer_end *end; /* what becomes of it behind the last */
-    float *squares, *c;
+    int64_t row;
+    float *c;
     int lanes; /* of the last vector */
 } sparse_walk;
 
@@ -103,19 +105,7 @@ VEC_INLINE void sparse_tile(const int vectors, const sparse_walk *walk) {
         for (int v = 0; v < vectors; v++) vec_store(walk->sums + v * VEC_WIDTH, s[v]);
         return;
     }
-    float *c = walk->c;
-    if (walk->squares) {
-        vec squares = vec_load(walk->squares);
-        VEC_UNROLL
-        for (int v = 0; v < vectors - 1; v++)
-            squares = outer_square(s[v], squares, walk->end->add, c + v * VEC_WIDTH, VEC_WIDTH);
-        squares = outer_square(s[vectors - 1], squares, walk->end->add, c + (vectors - 1) * VEC_WIDTH, walk->lanes);
-        vec_store(walk->squares, squares);
-        return;
-    }
-    VEC_UNROLL
-    for (int v = 0; v < vectors - 1; v++) outer_put(s[v], walk->end, c + v * VEC_WIDTH, VEC_WIDTH);
-    outer_put(s[vectors - 1], walk->end, c + (vectors - 1) * VEC_WIDTH, walk->lanes);
+    outer_row(vectors, s, walk->lanes, walk->end, walk->row, walk->c);
 }
 
 #define SPARSE_TILE(vectors) \
@@ -133,11 +123,12 @@ static void (*const sparse_tiles[TWI_SPARSE_VECTORS + 1])(const sparse_walk *) =
 
 /* ---- products ---- */
 
-/* Where rows of b lie across two lines of the cache each, or so that they meet in few places of it, or end within a
- * vector, a panel of them is copied. */
-static bool meets_in_cache(const float *b, int64_t b_row) {
-    enum { LINE = 16, APART = 8 };
-    return (uintptr_t)b % (LINE * sizeof(float)) != 0 || b_row % LINE != 0 || b_row / LINE % APART == 0;
+/* Panels of b are copied where its rows are so far apart that they lie across lines of the cache or meet in few places
+ * of it; also where they begin within a line, or a panel ends within a vector. */
+enum { SPARSE_LINE = 16 };
+static bool wants_copies(int64_t b_row) {
+    enum { APART = 8 };
+    return b_row % SPARSE_LINE != 0 || b_row / SPARSE_LINE % APART == 0;
 }
 
 static void sparse_pack(int64_t k, int64_t columns, const float *b, int64_t b_row, float *to) {
@@ -148,7 +139,7 @@ static void sparse_pack(int64_t k, int64_t columns, const float *b, int64_t b_ro
                       vec_load_some(b + v * VEC_WIDTH, (int)twi_smaller(VEC_WIDTH, columns - v * VEC_WIDTH)));
 }
 
-/* Columns j .. j + columns - 1 of the listed rows. */
+/* So many columns of the listed rows. */
 static void sparse_panel(int64_t rows, int64_t columns, int64_t k, const float *b, int64_t b_row, bool copied,
                          const outer_end *end, float *c, int64_t c_row, const sparse_lists *lists) {
     const int64_t vectors = twi_part_count(columns, VEC_WIDTH), parts = twi_part_count(k, TWI_SPARSE_DEPTH);
@@ -166,16 +157,16 @@ static void sparse_panel(int64_t rows, int64_t columns, int64_t k, const float *
             walk.value = lists->value + r * lists->room + from;
             walk.term = lists->term + r * lists->room + from;
             walk.sums = lists->sums + r * SPARSE_PANEL;
-            walk.squares = end->squares ? end->squares + r * VEC_WIDTH : NULL;
-            walk.c = c + r * c_row;
+            walk.row = r, walk.c = c + r * c_row;
             sparse_tiles[vectors](&walk);
         }
     }
 }
 
-static void sparse_rows(int64_t rows, int64_t n, int64_t k, const float *b, int64_t b_row, bool copied,
-                        const outer_end *end, float *c, int64_t c_row, const sparse_lists *lists) {
+static void sparse_rows(int64_t rows, int64_t n, int64_t k, const float *b, int64_t b_row, const outer_end *end,
+                        float *c, int64_t c_row, const sparse_lists *lists) {
     const int64_t vectors = twi_part_count(n, VEC_WIDTH), panels = twi_part_count(vectors, TWI_SPARSE_VECTORS);
+    const bool copied = wants_copies(b_row) || (uintptr_t)b % (SPARSE_LINE * sizeof *b) != 0;
     for (int64_t p = 0; p < panels; p++) {
         const int64_t j = twi_part_begin(vectors, panels, p) * VEC_WIDTH,
                       stop = twi_smaller(n, twi_part_begin(vectors, panels, p + 1) * VEC_WIDTH);
@@ -188,7 +179,6 @@ typedef struct sparse_block {
     int64_t m, n, k;
     const float *a, *b;
     int64_t a_row, a_step, b_row;
-    bool copied; /* panels of b */
     const outer_end *end;
     float *c;
     int64_t c_row;
@@ -200,7 +190,7 @@ static bool group_is_sparse(const sparse_block *p, int64_t i) {
     const float *a = p->a + i * p->a_row;
     const int64_t count =
         p->a_step == 1 ? count_nonzeros(rows, p->k, a, p->a_row) : count_nonzeros(p->k, rows, a, p->a_step);
-    return (double)count <= (p->copied ? SPARSE_SHARE_COPIED : SPARSE_SHARE) * (double)(rows * p->k);
+    return (double)count <= (wants_copies(p->b_row) ? SPARSE_SHARE_COPIED : SPARSE_SHARE) * (double)(rows * p->k);
 }
 
 /* Where a run of groups of one kind ends that begins at row i: of listed ones, as many as there is room for. */
@@ -216,7 +206,7 @@ static void run_listed(const sparse_block *p, int64_t i, int64_t stop, const out
     for (int64_t row = i; row < stop; row += TWI_SPARSE_GROUP)
         list_group(twi_smaller(TWI_SPARSE_GROUP, stop - row), p->k, p->a + row * p->a_row, p->a_row, p->a_step, row - i,
                    &lists);
-    sparse_rows(stop - i, p->n, p->k, p->b, p->b_row, p->copied, end, c, p->c_row, &lists);
+    sparse_rows(stop - i, p->n, p->k, p->b, p->b_row, end, c, p->c_row, &lists);
 }
 
 static void sparse_block_run(const sparse_block *p) {
@@ -254,7 +244,6 @@ static void outer_sparse_of(int64_t m, int64_t n, int64_t k, const float *a, int
                                     .a_row = a_row,
                                     .a_step = a_step,
                                     .b_row = b_row,
-                                    .copied = meets_in_cache(b, b_row),
                                     .end = &own,
                                     .c = c,
                                     .c_row = c_row,

@@ -124,7 +124,7 @@ static void list_winners(const twi_lanes_pool *pool, int64_t channels, const flo
                     const vec_mask place = load_places(places + window + c, channels - c);
                     const vec_test here = vec_same(place & (TWI_WINNERS_WINDOW - 1), vec_splat_int(x));
                     listed = vec_append_pairs((vec_test)(here & vec_nonzero(g)), g, place >> TWI_WINNERS_WINDOW_BITS,
-                                          lists->gradients, lists->places, listed);
+                                              lists->gradients, lists->places, listed);
                 }
                 lists->counts[count++] = (int32_t)(listed - before);
             }

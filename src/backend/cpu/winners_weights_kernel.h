@@ -187,8 +187,8 @@ static void winners_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lan
                 walk.count = 0;
                 for (int64_t i = 0; i < windows; i += VEC_WIDTH) {
                     const vec g = vec_load_some(block.gradients + i, (int)twi_smaller(windows - i, VEC_WIDTH));
-                    walk.count = vec_append_pairs(vec_nonzero(g), g, load_places(block.places + i, windows - i), gradients,
-                                              list, walk.count);
+                    walk.count = vec_append_pairs(vec_nonzero(g), g, load_places(block.places + i, windows - i),
+                                                  gradients, list, walk.count);
                 }
                 walk.sums = sums + o * s->kernel_h * row;
                 winners_of_channel(&cuts, walk);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 static void network_within_less(int index) {
-    for (int k = 0; k < SHARES; k++) fit_within(&networks[index], limited_shares[index][k], false);
+    for (int k = 0; k < SHARES; k++) fit_within(&networks[index], limited_share(index, k), false);
 }
 
 static void lenet5_finishes_within_less(void **state) {

@@ -34,7 +34,7 @@ tw_value *resnet18(tw_model *model, tw_value *x);
 /* Those that finish within shares of what activations and workspaces of their plain plan take. */
 enum { NETWORKS = 3, SHARES = 4 };
 extern const setting networks[NETWORKS];
-extern const double limited_shares[NETWORKS][SHARES];
+double limited_share(int network, int k);
 /* A fit of one epoch, on one whole batch alone or, `measured`, on the setting's samples and with them as the test set. */
 void fit_within(const setting *s, double share, bool measured);
 

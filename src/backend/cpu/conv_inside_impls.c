@@ -16,11 +16,11 @@ enum { MOST_PLACES = 16, POSITIONS = 64, FILTERS = 32 };
 
 /* ---- what lies inside ---- */
 
-static twi_tap_span rows_inside(const twi_conv_shape *s, int64_t y) {
-    return twi_taps_inside(y * s->stride_h - s->top, s->dilation_h, s->kernel_h, s->in_h);
+static twi_span rows_inside(const twi_conv_shape *s, int64_t y) {
+    return twi_span_inside(y * s->stride_h - s->top, s->dilation_h, s->kernel_h, s->in_h);
 }
-static twi_tap_span columns_inside(const twi_conv_shape *s, int64_t x) {
-    return twi_taps_inside(x * s->stride_w - s->left, s->dilation_w, s->kernel_w, s->in_w);
+static twi_span columns_inside(const twi_conv_shape *s, int64_t x) {
+    return twi_span_inside(x * s->stride_w - s->left, s->dilation_w, s->kernel_w, s->in_w);
 }
 
 static double share_inside(const twi_conv_shape *s) {
@@ -35,7 +35,7 @@ static double share_inside(const twi_conv_shape *s) {
 /* A place of the result with its taps, and where its rows begin among the patches: of every sample one. */
 typedef struct place {
     int64_t y, x;
-    twi_tap_span down, across;
+    twi_span down, across;
     const float *patches;
     int64_t patch; /* floats of one */
 } place;

@@ -66,7 +66,7 @@ static tap_row taps_of(const twi_conv_shape *s, position at, int64_t kernel_y) {
     int64_t y = at.y * s->stride_h + kernel_y * s->dilation_h - s->top, x = at.x * s->stride_w - s->left;
     tap_row t = {0, 0, ((at.sample * s->in_h + y) * s->in_w + x) * s->in_c, s->dilation_w * s->in_c};
     if (y < 0 || y >= s->in_h) return t;
-    const twi_tap_span inside = twi_taps_inside(x, s->dilation_w, s->kernel_w, s->in_w);
+    const twi_span inside = twi_span_inside(x, s->dilation_w, s->kernel_w, s->in_w);
     t.first = inside.first, t.end = inside.end;
     return t;
 }
@@ -177,47 +177,42 @@ tw_status twi_patches_part_scratch(const twi_conv_shape *s, size_t *floats) {
                         "convolution patches");
 }
 
-/* Rows and columns of the output at which a tap lies inside the image: at the others it would multiply padding. */
-typedef struct tap_span {
-    int64_t top, bottom, left, right, down, across; /* y = out_y * stride + down */
-} tap_span;
+/* Rows and columns of the output at which a tap lies inside the image, at y * stride + down and x * stride + across: at the
+ * others it would multiply padding. */
+typedef struct tap_places {
+    twi_span rows, columns;
+    int64_t down, across;
+} tap_places;
 
-/* The first of `out` places from which begin + place * stride is at least `least`. */
-static int64_t first_from(int64_t least, int64_t begin, int64_t stride, int64_t out) {
-    return begin >= least ? 0 : twi_smaller((least - begin + stride - 1) / stride, out);
-}
-
-static tap_span span_of(const twi_conv_shape *s, const twi_conv2d_part *part) {
+static tap_places places_of(const twi_conv_shape *s, const twi_conv2d_part *part) {
     const int64_t down = part->row * s->dilation_h - s->top, across = part->column * s->dilation_w - s->left;
-    return (tap_span){.top = first_from(0, down, s->stride_h, s->out_h),
-                      .bottom = first_from(s->in_h, down, s->stride_h, s->out_h),
-                      .left = first_from(0, across, s->stride_w, s->out_w),
-                      .right = first_from(s->in_w, across, s->stride_w, s->out_w),
-                      .down = down,
-                      .across = across};
+    return (tap_places){.rows = twi_span_inside(down, s->stride_h, s->out_h, s->in_h),
+                        .columns = twi_span_inside(across, s->stride_w, s->out_w, s->in_w),
+                        .down = down,
+                        .across = across};
 }
 
-/* Of every output position of a span `count` channels, beside each other; and of the input pixels under the tap. */
-static void copy_gradients(const twi_conv_shape *s, const tap_span *span, int64_t count, const float *dy, float *to) {
+/* Of every such place `count` channels, beside each other; and of the input pixels under the tap. */
+static void copy_gradients(const twi_conv_shape *s, const tap_places *tap, int64_t count, const float *dy, float *to) {
     for (int64_t n = 0; n < s->samples; n++)
-        for (int64_t y = span->top; y < span->bottom; y++)
-            for (int64_t x = span->left; x < span->right; x++, to += count)
+        for (int64_t y = tap->rows.first; y < tap->rows.end; y++)
+            for (int64_t x = tap->columns.first; x < tap->columns.end; x++, to += count)
                 memcpy(to, dy + ((n * s->out_h + y) * s->out_w + x) * s->out_c, (size_t)count * sizeof *to);
 }
-static void copy_pixels(const twi_conv_shape *s, const tap_span *span, int64_t count, const float *image, float *to) {
+static void copy_pixels(const twi_conv_shape *s, const tap_places *tap, int64_t count, const float *image, float *to) {
     for (int64_t n = 0; n < s->samples; n++)
-        for (int64_t y = span->top; y < span->bottom; y++) {
-            const float *row = image + (n * s->in_h + y * s->stride_h + span->down) * s->in_w * s->in_c;
-            for (int64_t x = span->left; x < span->right; x++, to += count)
-                memcpy(to, row + (x * s->stride_w + span->across) * s->in_c, (size_t)count * sizeof *to);
+        for (int64_t y = tap->rows.first; y < tap->rows.end; y++) {
+            const float *row = image + (n * s->in_h + y * s->stride_h + tap->down) * s->in_w * s->in_c;
+            for (int64_t x = tap->columns.first; x < tap->columns.end; x++, to += count)
+                memcpy(to, row + (x * s->stride_w + tap->across) * s->in_c, (size_t)count * sizeof *to);
         }
 }
 
 void twi_patches_backward_weights_part(const twi_gemm *gemm, const twi_conv_shape *s, const twi_conv2d_part *part,
                                        const float *x, const float *dy, float *dw, float *scratch) {
     const patch_plan p = plan_of(s);
-    const tap_span span = span_of(s, part);
-    const int64_t positions = s->samples * (span.bottom - span.top) * (span.right - span.left);
+    const tap_places tap = places_of(s, part);
+    const int64_t positions = s->samples * (tap.rows.end - tap.rows.first) * (tap.columns.end - tap.columns.first);
     const int64_t most = part_channels(&p), end = part->first + part->filters;
     float *gradients = scratch + twi_gemm_outer_scratch_of(TWI_CONV2D_PART_FILTERS, p.positions),
           *copies = gradients + p.positions * TWI_CONV2D_PART_FILTERS;
@@ -229,11 +224,11 @@ void twi_patches_backward_weights_part(const twi_gemm *gemm, const twi_conv_shap
             for (int64_t f = o; f < o + filters; f++) memset(dw + f * p.patch, 0, (size_t)p.in_c * sizeof *dw);
             continue;
         }
-        copy_gradients(s, &span, filters, dy + o, gradients);
+        copy_gradients(s, &tap, filters, dy + o, gradients);
         for (int64_t c = 0, count; c < p.in_c; c += count) {
             const float *image = x + group * p.in_c + c;
             count = twi_smaller(most, p.in_c - c);
-            if (!p.direct) copy_pixels(s, &span, count, image, copies);
+            if (!p.direct) copy_pixels(s, &tap, count, image, copies);
             gemm->outer(filters, count, positions, gradients, 1, filters, p.direct ? image : copies,
                         p.direct ? s->in_c : count, false, dw + o * p.patch + c, p.patch, scratch);
         }

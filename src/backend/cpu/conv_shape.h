@@ -46,16 +46,16 @@ static inline twi_conv_shape twi_conv_shape_backward(const twi_conv_shape *s) {
     return b;
 }
 
-/* Taps first .. end-1 of a kernel along one axis. */
-typedef struct twi_tap_span {
+/* first .. end-1 along one axis: taps of a kernel, or places of the result. */
+typedef struct twi_span {
     int64_t first, end;
-} twi_tap_span;
+} twi_span;
 
-/* Those that lie inside an image of `in` where the first of `kernel`, so far apart, is laid at `begin`. */
-static inline twi_tap_span twi_taps_inside(int64_t begin, int64_t apart, int64_t kernel, int64_t in) {
-    twi_tap_span span = {0, 0};
-    if (begin < 0) span.first = (-begin + apart - 1) / apart < kernel ? (-begin + apart - 1) / apart : kernel;
-    if (begin < in) span.end = (in - 1 - begin) / apart + 1 < kernel ? (in - 1 - begin) / apart + 1 : kernel;
+/* Those of `count`, the first at `begin` and the others so far apart, that lie inside an image of `in`. */
+static inline twi_span twi_span_inside(int64_t begin, int64_t apart, int64_t count, int64_t in) {
+    twi_span span = {0, 0};
+    if (begin < 0) span.first = (-begin + apart - 1) / apart < count ? (-begin + apart - 1) / apart : count;
+    if (begin < in) span.end = (in - 1 - begin) / apart + 1 < count ? (in - 1 - begin) / apart + 1 : count;
     if (span.end < span.first) span.end = span.first;
     return span;
 }

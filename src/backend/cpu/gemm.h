@@ -27,8 +27,8 @@ typedef struct twi_gemm {
      * number is 0 then. scratch: twi_gemm_sparse_scratch_of floats. */
     void (*outer_sparse)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                          int64_t b_row, bool add, float *c, int64_t c_row, float *scratch);
-    /* Of such an a, and squares[i] = sum_j c[i][j]^2: of so many columns in f32 as lose nothing, of all in double. scratch:
-     * twi_gemm_squares_scratch_of floats. */
+    /* Of such an a, and squares[i] = sum_j c[i][j]^2: of so many columns in f32 as lose nothing, of all in double.
+     * scratch: twi_gemm_squares_scratch_of floats. */
     void (*outer_squares)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_step,
                           const float *b, int64_t b_row, float *c, int64_t c_row, float *squares, float *scratch);
     /* Of such an a, and the sums change c, which holds weights, instead: k at most TWI_GEMM_DEPTH. */
@@ -55,9 +55,9 @@ static inline size_t twi_gemm_outer_scratch_of(int64_t m, int64_t k) {
     const int64_t rows = m < TWI_GEMM_ROWS ? m : TWI_GEMM_ROWS, depth = k < TWI_GEMM_DEPTH ? k : TWI_GEMM_DEPTH;
     return (size_t)(depth * (rows + TWI_GEMM_COLUMNS));
 }
-/* Of products that leave out zeros: rows of c at once; rows whose zeros are counted together, so that
- * ranges do not change what is left out; terms of a sum and vectors of a row of b, which stay in the first-level cache; and the least terms and
- * columns for which it is worth it. */
+/* Of products that leave out zeros: rows of c at once; rows whose zeros are counted together, so that ranges do not change
+ * what is left out; terms of a sum and vectors of a row of b, which stay in the first-level cache; and the least terms
+ * and columns for which it is worth it. */
 enum {
     TWI_SPARSE_ROWS = 16,
     TWI_SPARSE_GROUP = TWI_DENSE_GRAIN,

@@ -55,6 +55,29 @@ typedef struct twi_winners {
                  twi_lanes_tensor dx, float *scratch);
 } twi_winners;
 
+/* Convolutions that pool their result in windows of 2x2, side by side from the first element to the last, by fewer
+ * products: 7 for 10 with a kernel of five columns, 4 for 6 with one of three. What is taken is decided in
+ * conv_pairs_impls.c.
+ *
+ * groups, strides and dilation are 1, bias may be NULL. Tensors are dense, images H,W,C, kernels O,H,W,I. A number that
+ * is infinite, or none, reaches both of two neighbouring elements of the result that its windows reach one of.
+ *
+ * Source: S. Winograd, "Arithmetic Complexity of Computations", 1980. */
+typedef struct twi_windows {
+    /* Floats of scratch of `forward`. */
+    int64_t (*forward_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
+    /* The kernel in working order, of so many floats. */
+    int64_t (*packed)(const twi_conv_shape *shape);
+    void (*pack)(const twi_conv_shape *shape, const float *w, float *packed);
+    /* y and the pool's index = what the pooling gives of x * packed [+ bias], [relu]. */
+    void (*forward)(const twi_conv_shape *shape, twi_lanes_tensor x, const float *packed, const float *bias,
+                    const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch);
+    int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
+    /* dw = the sum over winners of dy * (what the kernel lay on). add: on top of what dw holds. */
+    void (*weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
+                    bool add, float *dw, float *scratch);
+} twi_windows;
+
 typedef struct twi_lanes {
     int64_t width; /* images in a vector */
     /* The tilings that are best for the two calls below, whatever the number of samples. */
@@ -80,10 +103,18 @@ typedef struct twi_lanes {
     void (*rows_to_image)(int64_t samples, int64_t pixels, int64_t channels, const float *rows, float *image);
     void (*image_to_rows)(int64_t samples, int64_t pixels, int64_t channels, const float *image, float *rows);
     twi_winners winners;
+    twi_windows windows;
 } twi_lanes;
 
 static inline twi_lanes_tensor twi_lanes_tensor_of(const twi_call *call, int o) {
     return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
+}
+
+/* Of a call with twi_conv2d_pool_attrs, whose operand y is what the pooling gives. */
+static inline twi_lanes_pool twi_lanes_pool_of(const twi_call *call, int y, int index) {
+    const twi_conv2d_pool_attrs *attrs = call->attrs;
+    const int64_t *dim = call->operand[y].shape.dim;
+    return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, index)};
 }
 
 /* NULL, or why operands are not turned for vectors of this width. */

@@ -23,21 +23,15 @@ static const roles forward_roles = {0, 1, 2, -1, false}, biased_roles = {0, 1, 3
 
 /* The convolution that is done: of dy and turned weights, where the gradient of the input is asked for. */
 static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
-    twi_conv_shape s = twi_conv_shape_of(call, r->x, r->w, r->y);
-    if (r->index >= 0) { /* y is what the pooling gives */
-        const twi_conv2d_pool_attrs *attrs = call->attrs;
-        s.out_h = twi_conv2d_rows(&attrs->conv, s.in_h, s.kernel_h);
-        s.out_w = twi_conv2d_columns(&attrs->conv, s.in_w, s.kernel_w);
-    }
+    const twi_conv_shape s = r->index < 0 ? twi_conv_shape_of(call, r->x, r->w, r->y)
+                                          : twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
     return r->backward_data ? twi_conv_shape_backward(&s) : s;
 }
 
 /* NULL without a pooling. */
 static const twi_lanes_pool *pool_of(const twi_call *call, const roles *r, twi_lanes_pool *pool) {
     if (r->index < 0) return NULL;
-    const twi_conv2d_pool_attrs *attrs = call->attrs;
-    const int64_t *dim = call->operand[r->y].shape.dim;
-    *pool = (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, r->index)};
+    *pool = twi_lanes_pool_of(call, r->y, r->index);
     return pool;
 }
 

@@ -6,6 +6,8 @@
 #include "lanes_forward_kernel.h"
 #include "lanes_steps_kernel.h"
 #include "lanes_weights_kernel.h"
+#include "windows_chosen_kernel.h"
+#include "windows_pairs_kernel.h"
 #include "winners_data_kernel.h"
 #include "winners_weights_kernel.h"
 
@@ -21,6 +23,7 @@ const twi_lanes LANES_RECORD = {
     .bias_relu = bias_relu,
     .rows_to_image = rows_to_image,
     .image_to_rows = image_to_rows,
+    .windows = {pairs_scratch, pairs_packed, pairs_pack, pairs_forward, chosen_scratch, chosen_weights},
     .winners = {winners_weights_scratch, winners_data_scratch, winners_weights, winners_packed, winners_pack,
                 winners_data},
 };

@@ -34,6 +34,15 @@ static inline twi_conv_shape twi_conv_shape_of(const twi_call *call, int x, int 
     /* clang-format on */
 }
 
+/* The same where operand y is what a max pooling gives of its result. */
+static inline twi_conv_shape twi_conv_pooled_shape_of(const twi_call *call, int x, int w, int y) {
+    const twi_conv2d_pool_attrs *a = call->attrs; /* in which the convolution's stand first */
+    twi_conv_shape s = twi_conv_shape_of(call, x, w, y);
+    s.out_h = twi_conv2d_rows(&a->conv, s.in_h, s.kernel_h);
+    s.out_w = twi_conv2d_columns(&a->conv, s.in_w, s.kernel_w);
+    return s;
+}
+
 /* The gradient of a convolution's input is itself a convolution: of dy, with the kernel turned by half a circle. */
 static inline twi_conv_shape twi_conv_shape_backward(const twi_conv_shape *s) {
     twi_conv_shape b = *s;

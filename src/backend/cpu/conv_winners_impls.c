@@ -14,18 +14,10 @@ typedef struct roles {
 static const roles weights_roles = {0, 3, 1, 2}, data_roles = {3, 2, 0, 1};
 
 static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
-    const twi_conv2d_pool_attrs *attrs = call->attrs;
-    twi_conv_shape s = twi_conv_shape_of(call, r->x, r->w, r->y);
-    s.out_h = twi_conv2d_rows(&attrs->conv, s.in_h, s.kernel_h);
-    s.out_w = twi_conv2d_columns(&attrs->conv, s.in_w, s.kernel_w);
-    return s;
+    return twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
 }
 
-static twi_lanes_pool pool_of(const twi_call *call, const roles *r) {
-    const twi_conv2d_pool_attrs *attrs = call->attrs;
-    const int64_t *dim = call->operand[r->y].shape.dim;
-    return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, r->index)};
-}
+static twi_lanes_pool pool_of(const twi_call *call, const roles *r) { return twi_lanes_pool_of(call, r->y, r->index); }
 
 /* ---- what is taken ---- */
 

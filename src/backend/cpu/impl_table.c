@@ -5,7 +5,7 @@
 
 static const twi_cpu_impl *const family[] = {
     twi_cpu_inside_impls,  twi_cpu_pixels_impls,   twi_cpu_winograd_impls,    twi_cpu_onednn_impls,
-    twi_cpu_winners_impls, twi_cpu_lanes_impls,    twi_cpu_channelwise_impls, twi_cpu_gemm_impls,
+    twi_cpu_winners_impls, twi_cpu_windows_impls, twi_cpu_lanes_impls,    twi_cpu_channelwise_impls, twi_cpu_gemm_impls,
     twi_cpu_patches_impls, twi_cpu_features_impls, twi_cpu_norm_impls,        twi_cpu_point_impls,
     twi_cpu_fold_impls,
 };

@@ -107,23 +107,26 @@ EACH_TILE(FORWARD_TILE)
 #define FORWARD_ENTRY(outs, cells) [outs][cells] = forward_tile_##outs##_##cells,
 static void (*const forward_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const forward_walk *) = {EACH_TILE(FORWARD_ENTRY)};
 
-/* A window of 2 x 2 positions, which goes into its largest and that one's number without being stored. */
+/* The largest of the 2 x 2 positions of a window, and its number. */
+VEC_INLINE void window_store(const vec window[WINDOW], const bool relu, float *to, uint8_t *index) {
+    vec largest = window[0];
+    vec_mask winner = vec_splat_int(0);
+    VEC_UNROLL
+    for (int c = 1; c < WINDOW; c++) {
+        const vec_test better = vec_beats(window[c], largest);
+        largest = vec_choose(better, window[c], largest);
+        winner = vec_choose_int(better, vec_splat_int(c), winner);
+    }
+    vec_store(to, relu ? vec_relu(largest) : largest);
+    store_bytes(index, winner);
+}
+
+/* A window of 2 x 2 positions, which are not stored. */
 VEC_INLINE void window_tile(const int outs, const forward_walk *walk) {
     vec s[TILE_OUTS][TILE_MOST];
     forward_sums(outs, WINDOW, true, walk, s);
     VEC_UNROLL
-    for (int o = 0; o < outs; o++) {
-        vec largest = s[o][0];
-        vec_mask winner = vec_splat_int(0);
-        VEC_UNROLL
-        for (int c = 1; c < WINDOW; c++) {
-            const vec_test better = vec_beats(s[o][c], largest);
-            largest = vec_choose(better, s[o][c], largest);
-            winner = vec_choose_int(better, vec_splat_int(c), winner);
-        }
-        vec_store(walk->to + o * VEC_WIDTH, walk->relu ? vec_relu(largest) : largest);
-        store_bytes(walk->index + o * VEC_WIDTH, winner);
-    }
+    for (int o = 0; o < outs; o++) window_store(s[o], walk->relu, walk->to + o * VEC_WIDTH, walk->index + o * VEC_WIDTH);
 }
 
 #define WINDOW_TILE(outs) \

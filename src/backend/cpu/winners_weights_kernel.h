@@ -4,6 +4,7 @@
 #ifndef TWI_CPU_WINNERS_WEIGHTS_KERNEL_H
 #define TWI_CPU_WINNERS_WEIGHTS_KERNEL_H
 
+#include "windows_image_kernel.h"
 #include "winners_list_kernel.h"
 
 enum { WEIGHTS_TILE_ROWS = 5 };
@@ -91,8 +92,7 @@ static void winners_of_channel(const winners_cuts *cuts, winners_walk walk) {
 
 /* ---- the image, as the kernel's rows lie on it ---- */
 
-/* Rows of the image that the kernel comes to, its borders with it; columns of which a row is. */
-static int64_t reached_rows(const twi_conv_shape *s) { return (s->out_h - 1) * s->stride_h + s->kernel_h; }
+/* Columns that the kernel comes to, the borders with them. */
 static int64_t reached_columns(const twi_conv_shape *s) { return (s->out_w - 1) * s->stride_w + s->kernel_w; }
 
 static int64_t laid_row(const twi_conv_shape *s) { return s->out_w * kernel_row_floats(s); }

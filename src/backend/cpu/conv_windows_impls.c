@@ -1,0 +1,143 @@
+/* Convolutions of few channels whose result is pooled in windows of 2x2: which calls are taken, and how they reach
+ * conv_lanes.h. What is refused here goes by conv_lanes_impls.c. */
+#include "conv_lanes.h"
+#include "loops.h"
+#include "parts.h"
+
+static const twi_lanes *lanes_for(twi_isa isa) { return TWI_FOR_ISA(isa, lanes); }
+
+/* Places of the convolution's input, weights, and what the pooling gives, or their gradients, and of its index. */
+typedef struct roles {
+    int8_t x, w, y, index;
+} roles;
+
+static const roles forward_roles = {0, 1, 3, 4}, weights_roles = {0, 3, 1, 2};
+enum { FORWARD_BIAS = 2 };
+
+static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
+    return twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
+}
+static twi_lanes_pool pool_of(const twi_call *call, const roles *r) { return twi_lanes_pool_of(call, r->y, r->index); }
+
+/* ---- what is taken ---- */
+
+enum { MOST_CHANNELS = 24, MOST_FLOATS = 4 << 20 };
+
+/* No less than either kernel's scratch, in a form that cannot overflow. */
+static double scratch_bound(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
+    const double in_c = (double)s->in_c, out_c = (double)s->out_c, taps = (double)s->kernel_h * (double)s->kernel_w;
+    const double columns = (double)s->out_w + (double)s->kernel_w, rows = (double)s->out_h + (double)s->kernel_h;
+    const double pairs = ((double)s->kernel_h + 1) * (double)s->kernel_w * columns;
+    const double pooled = 2 * (double)pool->rows * (double)pool->columns * out_c;
+    return ((pairs + rows * columns + taps * out_c) * in_c + pooled) * (double)width;
+}
+
+static const char *refuse_windows(const twi_conv_shape *s, const twi_lanes_pool *pool) {
+    const twi_pool_attrs *a = pool->attrs;
+    if (a->kernel_h != 2 || a->kernel_w != 2 || a->stride_h != 2 || a->stride_w != 2 || a->pad_top || a->pad_left ||
+        2 * pool->rows != s->out_h || 2 * pool->columns != s->out_w)
+        return "windows that are not 2x2, side by side over all of the result";
+    return NULL;
+}
+
+static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
+    const char *layout = twi_conv_refuse_layout(call);
+    if (layout) return layout;
+    const int64_t width = lanes_for(isa)->width;
+    const char *turned = twi_lanes_refuse_width(call, width);
+    if (turned) return turned;
+    const twi_conv_shape s = shape_of(call, r);
+    const twi_lanes_pool pool = pool_of(call, r);
+    if (s.groups != 1) return "more than one group";
+    if (s.stride_h != 1 || s.stride_w != 1) return "the convolution is strided";
+    if (s.dilation_h != 1 || s.dilation_w != 1) return "the kernel is dilated";
+    if (s.kernel_w < 2) return "the kernel is one column wide";
+    if (s.samples * 2 < width) return "images for less than half a vector";
+    if (s.in_c > MOST_CHANNELS) return "too many channels";
+    if (scratch_bound(&s, &pool, width) > MOST_FLOATS) return "images too large";
+    return refuse_windows(&s, &pool);
+}
+
+static int64_t multiple(const twi_call *call, twi_isa isa) {
+    (void)call;
+    return lanes_for(isa)->width;
+}
+static int wish(const twi_call *call, twi_isa isa, int operand) {
+    (void)call, (void)operand;
+    return (int)lanes_for(isa)->width;
+}
+
+/* ---- forward ---- */
+
+/* Of 16 registers too few sums are left for what they read, and products are quick there, unless they are done in two
+ * steps. */
+static const char *refuse_forward(const twi_call *call, twi_isa isa) {
+    return isa == TWI_ISA_AVX2 ? "the instruction set has few registers" : refuse(call, isa, &forward_roles);
+}
+
+static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    const twi_windows *windows = &lanes_for(site->isa)->windows;
+    const twi_conv_shape s = shape_of(main, &forward_roles);
+    const twi_lanes_pool pool = pool_of(main, &forward_roles);
+    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)windows->packed(&s), sizeof(float), "convolution weights"));
+    return twi_mul_size(&site->worker_bytes, (size_t)windows->forward_scratch(&s, &pool), sizeof(float),
+                        "convolution scratch");
+}
+
+static void begin_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const twi_conv_shape s = shape_of(call, &forward_roles);
+    lanes_for(site->isa)->windows.pack(&s, call->operand[forward_roles.w].data, workspace->shared);
+}
+
+static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, bool relu) {
+    const roles *r = &forward_roles;
+    const twi_conv_shape s = shape_of(call, r);
+    const twi_lanes_pool pool = pool_of(call, r);
+    lanes_for(site->isa)->windows.forward(&s, twi_lanes_tensor_of(call, r->x), workspace->shared,
+                                          call->operand[FORWARD_BIAS].data, &pool, relu,
+                                          twi_lanes_tensor_of(call, r->y), workspace->scratch);
+}
+static void run_plain(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    run(site, call, workspace, false);
+}
+static void run_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    run(site, call, workspace, true);
+}
+
+/* ---- gradient of the weights ---- */
+
+static const char *refuse_weights(const twi_call *call, twi_isa isa) { return refuse(call, isa, &weights_roles); }
+
+static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
+    (void)tail;
+    const twi_conv_shape s = shape_of(main, &weights_roles);
+    const twi_lanes_pool pool = pool_of(main, &weights_roles);
+    return twi_mul_size(&site->worker_bytes, (size_t)lanes_for(site->isa)->windows.weights_scratch(&s, &pool),
+                        sizeof(float), "convolution scratch");
+}
+
+static void run_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
+    const roles *r = &weights_roles;
+    const twi_conv_shape s = shape_of(call, r);
+    const twi_lanes_pool pool = pool_of(call, r);
+    lanes_for(site->isa)->windows.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y), &pool,
+                                          !call->first, call->operand[r->w].data, workspace->scratch);
+}
+
+/* ---- table ---- */
+
+#define ROW .multiple = multiple, .lanes = wish, .describe = twi_conv_pool_describe, .turned = true
+#define FORWARD .name = "pairs", .refuse = refuse_forward, .prepare = prepare_forward, .begin = begin_forward
+
+const twi_cpu_impl twi_cpu_windows_impls[] = {
+    {.kernel = "conv2d.forward_bias_max_pool", .run = run_plain, FORWARD, ROW},
+    {.kernel = "conv2d.forward_bias_max_pool_relu", .run = run_relu, FORWARD, ROW},
+    {.kernel = "conv2d.backward_weights_unpooled",
+     .name = "chosen",
+     .refuse = refuse_weights,
+     .prepare = prepare_weights,
+     .run = run_weights,
+     ROW},
+    {.kernel = NULL},
+};

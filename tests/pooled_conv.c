@@ -140,8 +140,8 @@ uint8_t *pooled_turned_bytes(const uint8_t *from, int64_t n, int64_t elements, i
     return turned;
 }
 
-/* The problem with samples turned, and its call so. */
-static pooled_conv turned_problem(const pooled_conv *p, twi_isa isa, bool data, twi_call *call) {
+/* With all samples turned. */
+static pooled_conv turned_conv(const pooled_conv *p, twi_isa isa) {
     const int lanes = pooled_lanes[isa];
     const pooled_case *c = p->c;
     const int64_t image = pooled_x_count(c) / c->n, pooled = pooled_y_count(p) / c->n;
@@ -149,20 +149,26 @@ static pooled_conv turned_problem(const pooled_conv *p, twi_isa isa, bool data, 
     t.x = pooled_turned_floats(p->x, c->n, image, lanes), t.dx = pooled_turned_floats(p->x, c->n, image, lanes);
     t.dy = pooled_turned_floats(p->dy, c->n, pooled, lanes);
     t.index = pooled_turned_bytes(p->index, c->n, pooled, lanes);
-    (data ? pooled_data_call : pooled_weights_call)(call, &t);
-    for (int o = 0; o < 4; o++)
-        if (call->operand[o].store != TWI_ACC && call->operand[o].data != t.w) call->operand[o].lanes = (uint8_t)lanes;
     return t;
 }
-void pooled_weights_turned(const pooled_conv *p, const twi_cpu_impl *family, twi_isa isa) {
+void pooled_weights_turned(const pooled_conv *p, const twi_cpu_impl *family, twi_isa isa, int turned) {
+    const pooled_conv all = turned_conv(p, isa);
+    pooled_conv t = *p;
+    if (turned & 1) t.x = all.x;
+    if (turned & 2) t.dy = all.dy;
+    if (turned & 4) t.index = all.index;
     twi_call call;
-    turned_problem(p, isa, false, &call);
+    pooled_weights_call(&call, &t);
+    for (int o = 0; o < 3; o++)
+        if (turned >> o & 1) call.operand[o].lanes = (uint8_t)pooled_lanes[isa];
     impl_run(family, pooled_weights_kernel, isa, &call);
 }
 void pooled_data_turned(const pooled_conv *p, const twi_cpu_impl *family, twi_isa isa) {
-    twi_call call;
-    const pooled_conv t = turned_problem(p, isa, true, &call);
+    const pooled_conv t = turned_conv(p, isa);
     const int64_t image = pooled_x_count(p->c) / p->c->n;
+    twi_call call;
+    pooled_data_call(&call, &t);
+    call.operand[0].lanes = call.operand[1].lanes = call.operand[3].lanes = (uint8_t)pooled_lanes[isa];
     impl_run(family, pooled_data_kernel, isa, &call);
     for (int64_t i = 0; i < pooled_x_count(p->c); i++)
         p->dx[i] = t.dx[pooled_turned_at(i / image, i % image, image, pooled_lanes[isa])];

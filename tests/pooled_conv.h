@@ -46,12 +46,14 @@ void pooled_data_call(twi_call *call, const pooled_conv *p);
 extern const int pooled_lanes[]; /* by instruction set */
 
 int64_t pooled_turned_at(int64_t n, int64_t element, int64_t elements, int64_t lanes);
-/* In lanes without a sample there is not-a-number. */
+/* Lanes without a sample hold not-a-number, and any bytes. */
 float *pooled_turned_floats(const float *from, int64_t n, int64_t elements, int64_t lanes);
 uint8_t *pooled_turned_bytes(const uint8_t *from, int64_t n, int64_t elements, int64_t lanes);
 
-/* Either gradient with all samples turned; it comes back as rows. */
-void pooled_weights_turned(const pooled_conv *p, const twi_cpu_impl *family, twi_isa isa);
+/* Either gradient with samples turned: for the weights of x (bit 1), dy (2), index (4); for the input of all, and it
+ * comes back as rows. */
+enum { POOLED_ALL_TURNED = 7 };
+void pooled_weights_turned(const pooled_conv *p, const twi_cpu_impl *family, twi_isa isa, int turned);
 void pooled_data_turned(const pooled_conv *p, const twi_cpu_impl *family, twi_isa isa);
 
 /* Fails where |got - times * expected| > 2e-6 * sqrt(scale) * (1 + |times * expected|). scale: how many numbers were

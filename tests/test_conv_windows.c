@@ -12,7 +12,10 @@ static const pooled_case cases[] = {
     {64, 1, 12, 12, 6, 5, 5, {{1, 1, 2, 2, 2, 2, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},  /* LeNet-5's first */
     {16, 6, 10, 14, 16, 5, 5, {{1, 1, 0, 0, 0, 0, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}}, /* and second */
     {19, 3, 8, 6, 4, 3, 3, {{1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},
-    {9, 2, 8, 9, 7, 2, 2, {{1, 1, 1, 0, 0, 0, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},    /* padded otherwise on each side */
+    {9, 2, 8, 9, 7, 2, 2, {{1, 1, 1, 0, 0, 0, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},    /* padded on one side */
+    {8, 2, 6, 8, 3, 7, 7, {{1, 1, 3, 2, 3, 4, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},
+    {16, 2, 10, 8, 5, 5, 5, {{1, 1, 0, 0, 0, 0, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},   /* read in place */
+    {8, 3, 6, 8, 5, 5, 3, {{1, 1, 2, 0, 2, 2, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},     /* and not, for rows of zeros */
     {8, 5, 3, 12, 2, 1, 4, {{1, 1, 1, 3, 0, 0, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},    /* one row high */
     {17, 1, 8, 9, 1, 4, 6, {{1, 1, 0, 0, 1, 2, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},
     {8, 24, 2, 3, 5, 7, 7, {{1, 1, 3, 3, 3, 4, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},    /* larger than the image */
@@ -20,7 +23,7 @@ static const pooled_case cases[] = {
     {8, 1, 2, 2, 3, 3, 2, {{1, 1, 4, 5, 4, 4, 1, 1, 1}, {2, 2, 2, 2, 0, 0, 0, 0, 0, false}}},     /* more padding than kernel */
 };
 /* clang-format on */
-enum { CASES = sizeof cases / sizeof *cases };
+enum { CASES = sizeof cases / sizeof *cases, MOST_CHANNELS_OF_WEIGHTS = 3 };
 
 static const char plain_kernel[] = "conv2d.forward_bias_max_pool", relu_kernel[] = "conv2d.forward_bias_max_pool_relu";
 
@@ -78,18 +81,23 @@ static void forward_agrees_with_sums_in_double(void **state) {
             pooled_forward_call(&call, &p, y, index);
             impl_run(twi_cpu_windows_impls, kernel, (twi_isa)isa, &call);
             expect_forward(&p, y, index, relu);
-            pooled_conv t = p; /* all turned gives the same bits */
-            t.x = pooled_turned_floats(p.x, p.c->n, image, lanes);
-            float *turned_y = pooled_turned_floats(y, p.c->n, sample, lanes);
-            uint8_t *turned_index = pooled_turned_bytes(index, p.c->n, sample, lanes);
-            memset(turned_y, 0, (size_t)count * sizeof *y);
-            pooled_forward_call(&call, &t, turned_y, turned_index);
-            call.operand[0].lanes = call.operand[3].lanes = call.operand[4].lanes = (uint8_t)lanes;
-            impl_run(twi_cpu_windows_impls, kernel, (twi_isa)isa, &call);
-            for (int64_t e = 0; e < count; e++) {
-                const int64_t at = pooled_turned_at(e / sample, e % sample, sample, lanes);
-                assert_memory_equal(&y[e], &turned_y[at], sizeof *y);
-                assert_int_equal(index[e], turned_index[at]);
+            float *turned_x = pooled_turned_floats(p.x, p.c->n, image, lanes);
+            for (int turned = 0; turned < 8; turned++) { /* x, y, index: the same bits */
+                pooled_conv t = p;
+                t.x = turned & 1 ? turned_x : p.x;
+                const int64_t room = count + lanes * sample;
+                float *other_y = memset(impl_floats(room), 0xFF, (size_t)room * sizeof *y);
+                uint8_t *other_index = memset(impl_bytes(room), 0xFF, (size_t)room);
+                pooled_forward_call(&call, &t, other_y, other_index);
+                call.operand[0].lanes = (uint8_t)(turned & 1 ? lanes : 0);
+                call.operand[3].lanes = (uint8_t)(turned & 2 ? lanes : 0);
+                call.operand[4].lanes = (uint8_t)(turned & 4 ? lanes : 0);
+                impl_run(twi_cpu_windows_impls, kernel, (twi_isa)isa, &call);
+                for (int64_t e = 0; e < count; e++) {
+                    const int64_t at = pooled_turned_at(e / sample, e % sample, sample, lanes);
+                    assert_memory_equal(&y[e], &other_y[turned & 2 ? at : e], sizeof *y);
+                    assert_int_equal(index[e], other_index[turned & 4 ? at : e]);
+                }
             }
         }
         pooled_close(&p);
@@ -99,6 +107,7 @@ static void forward_agrees_with_sums_in_double(void **state) {
 static void weights_agree_with_sums_in_double(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++) IMPL_EACH_ISA(isa) {
+            if (cases[i].c > MOST_CHANNELS_OF_WEIGHTS) continue;
             pooled_conv p = pooled_open(&cases[i]);
             const int64_t count = pooled_w_count(p.c);
             const double winners = (double)pooled_y_count(&p) / (double)p.c->o;
@@ -111,8 +120,11 @@ static void weights_agree_with_sums_in_double(void **state) {
             call.first = false;
             impl_run(twi_cpu_windows_impls, pooled_weights_kernel, (twi_isa)isa, &call);
             pooled_close_to(p.expected_dw, p.dw, count, winners, 2, "dw, added");
-            pooled_weights_turned(&p, twi_cpu_windows_impls, (twi_isa)isa);
-            assert_memory_equal(once, p.dw, (size_t)count * sizeof *once);
+            for (int turned = 1; turned < 8; turned++) { /* x, dy, index */
+                memset(p.dw, 0xFF, (size_t)count * sizeof *once);
+                pooled_weights_turned(&p, twi_cpu_windows_impls, (twi_isa)isa, turned);
+                assert_memory_equal(once, p.dw, (size_t)count * sizeof *once);
+            }
             pooled_close(&p);
         }
 }
@@ -155,11 +167,11 @@ static void strange_gradients_stay_in_their_channel(void **state) {
         for (int64_t i = 0; i < pooled_w_count(c); i++) assert_int_equal(!isfinite(p.dw[i]), i / 25 == 3);
         p.dy[(7 * 36 + 14) * c->o + 3] = 1;
         for (int64_t i = 0; i < pooled_y_count(&p); i++) p.index[i] = 3;
-        p.x[11 * 144] =
-            INFINITY; /* image 11's corner, which padding keeps from lying under a lower right element's last taps */
+        p.x[11 * 144] = INFINITY; /* image 11's corner */
         impl_run(twi_cpu_windows_impls, pooled_weights_kernel, (twi_isa)isa, &call);
         for (int64_t i = 0; i < pooled_w_count(c); i++)
-            assert_int_equal(!isfinite(p.dw[i]), i % 25 == 6); /* the tap 1,1 of element 1,1 */
+            assert_int_equal(!isfinite(p.dw[i]),
+                             i % 25 == 6); /* of what won, element 1,1 alone lies over it, with tap 1,1 */
         pooled_close(&p);
     }
 }
@@ -179,28 +191,34 @@ static void refuses_what_others_do(void **state) {
     (void)state;
     static const char *const kernels[] = {plain_kernel, relu_kernel, pooled_weights_kernel};
     for (int k = 0; k < 3; k++) {
-        pooled_case c = cases[1];
+        pooled_case c = cases[2];
         assert_null(refusal(c, kernels[k], 4)); /* asked about the least instruction set */
         assert_non_null(strstr(refusal(c, kernels[k], 16), "side by side"));
         c.attrs.conv.groups = 2;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "group"));
-        c = cases[1], c.attrs.conv.stride_h = 2;
+        c = cases[2], c.attrs.conv.stride_h = 2;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "strided"));
-        c = cases[1], c.attrs.conv.dilation_w = 2;
+        c = cases[2], c.attrs.conv.dilation_w = 2;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "dilated"));
-        c = cases[1], c.kernel_w = 1;
+        c = cases[2], c.kernel_w = 1;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "one column"));
-        c = cases[1], c.n = 1;
+        c = cases[2], c.n = 1;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "half a vector"));
-        c = cases[1], c.c = 25;
+        c = cases[2], c.c = kernels[k] == pooled_weights_kernel ? MOST_CHANNELS_OF_WEIGHTS + 1 : 25;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "channels"));
-        c = cases[1], c.h = c.w = 5004;
+        c = cases[2], c.attrs.conv.stride_w = 2;
+        assert_non_null(strstr(refusal(c, kernels[k], 0), "strided"));
+        c = cases[2], c.attrs.conv.dilation_h = 2;
+        assert_non_null(strstr(refusal(c, kernels[k], 0), "dilated"));
+        c = cases[2], c.attrs.pool.pad_top = 1;
+        assert_non_null(strstr(refusal(c, kernels[k], 0), "windows"));
+        c = cases[2], c.h = c.w = 5004;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "large"));
-        c = cases[1], c.h = 11; /* a row left over */
+        c = cases[2], c.h++; /* a row left over */
         assert_non_null(strstr(refusal(c, kernels[k], 0), "windows"));
-        c = cases[1], c.attrs.pool.stride_w = 1;
+        c = cases[2], c.attrs.pool.stride_w = 1;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "windows"));
-        c = cases[1], c.attrs.pool.kernel_h = c.attrs.pool.stride_h = 3, c.h = 13;
+        c = cases[2], c.attrs.pool.kernel_h = c.attrs.pool.stride_h = 3, c.h = 12;
         assert_non_null(strstr(refusal(c, kernels[k], 0), "windows"));
     }
 }

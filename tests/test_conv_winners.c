@@ -37,7 +37,7 @@ static void agrees_with_sums_in_double(void **state) {
             call.first = false;
             impl_run(twi_cpu_winners_impls, pooled_weights_kernel, (twi_isa)isa, &call);
             pooled_close_to(p.expected_dw, p.dw, pooled_w_count(c), winners, 2, "dw, added");
-            pooled_weights_turned(&p, twi_cpu_winners_impls, (twi_isa)isa);
+            pooled_weights_turned(&p, twi_cpu_winners_impls, (twi_isa)isa, POOLED_ALL_TURNED);
             pooled_close_to(p.expected_dw, p.dw, pooled_w_count(c), winners, 1, "dw, turned");
             pooled_data_call(&call, &p);
             if (i < DATA_CASES) {
@@ -70,7 +70,7 @@ static void same_samples_same_bits(void **state) {
         call.operand[0].data = moved;
         impl_run(twi_cpu_winners_impls, pooled_weights_kernel, (twi_isa)isa, &call);
         assert_memory_equal(dw, p.dw, dw_bytes);
-        pooled_weights_turned(&p, twi_cpu_winners_impls, (twi_isa)isa);
+        pooled_weights_turned(&p, twi_cpu_winners_impls, (twi_isa)isa, POOLED_ALL_TURNED);
         assert_memory_equal(dw, p.dw, dw_bytes);
         pooled_data_call(&call, &p);
         impl_run(twi_cpu_winners_impls, pooled_data_kernel, (twi_isa)isa, &call);

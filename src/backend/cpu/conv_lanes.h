@@ -5,7 +5,7 @@
 #define TWI_CPU_CONV_LANES_H
 
 #include "conv_shape.h"
-#include "cpu.h"
+#include "loops.h"
 
 /* Samples one after the other, or turned: VEC_WIDTH of them side by side, in whole blocks (twi_operand.lanes). */
 typedef struct twi_lanes_tensor {
@@ -55,24 +55,22 @@ typedef struct twi_winners {
                  twi_lanes_tensor dx, float *scratch);
 } twi_winners;
 
-/* Convolutions that pool their result in windows of 2x2, side by side from the first element to the last, by fewer
- * products: 7 for 10 with a kernel of five columns, 4 for 6 with one of three. What is taken is decided in
- * conv_pairs_impls.c.
+/* Convolutions whose result is pooled in windows of 2x2, side by side from the first element to the last. What is taken
+ * is decided in conv_windows_impls.c.
  *
- * groups, strides and dilation are 1, bias may be NULL. Tensors are dense, images H,W,C, kernels O,H,W,I. A number that
- * is infinite, or none, reaches both of two neighbouring elements of the result that its windows reach one of.
- *
- * Source: S. Winograd, "Arithmetic Complexity of Computations", 1980. */
+ * groups, strides and dilation are 1. Tensors are dense, images H,W,C, kernels O,H,W,I. */
 typedef struct twi_windows {
-    /* Floats of scratch of `forward`. */
+    /* Floats of scratch. */
     int64_t (*forward_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
+    int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
     /* The kernel in working order, of so many floats. */
     int64_t (*packed)(const twi_conv_shape *shape);
     void (*pack)(const twi_conv_shape *shape, const float *w, float *packed);
-    /* y and the pool's index = what the pooling gives of x * packed [+ bias], [relu]. */
+    /* y and the pool's index = what the pooling gives of x * packed + bias, [relu], by fewer products: 7 for 10 with a
+     * kernel of five columns, 4 for 6 with one of three. Where plain sums are infinite, these may be none.
+     * Source: S. Winograd, "Arithmetic Complexity of Computations", 1980. */
     void (*forward)(const twi_conv_shape *shape, twi_lanes_tensor x, const float *packed, const float *bias,
                     const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch);
-    int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
     /* dw = the sum over winners of dy * (what the kernel lay on). add: on top of what dw holds. */
     void (*weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
                     bool add, float *dw, float *scratch);
@@ -106,6 +104,9 @@ typedef struct twi_lanes {
     twi_windows windows;
 } twi_lanes;
 
+extern const twi_lanes twi_lanes_baseline, twi_lanes_avx2, twi_lanes_avx512;
+static inline const twi_lanes *twi_lanes_for(twi_isa isa) { return TWI_FOR_ISA(isa, lanes); }
+
 static inline twi_lanes_tensor twi_lanes_tensor_of(const twi_call *call, int o) {
     return (twi_lanes_tensor){call->operand[o].data, call->operand[o].lanes != 0};
 }
@@ -117,6 +118,16 @@ static inline twi_lanes_pool twi_lanes_pool_of(const twi_call *call, int y, int 
     return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, index)};
 }
 
+/* twi_cpu_impl.multiple and .lanes: whole vectors, and images that convolutions hand to each other stay in lanes. */
+static inline int64_t twi_lanes_multiple(const twi_call *call, twi_isa isa) {
+    (void)call;
+    return twi_lanes_for(isa)->width;
+}
+static inline int twi_lanes_wish(const twi_call *call, twi_isa isa, int operand) {
+    (void)call, (void)operand;
+    return (int)twi_lanes_for(isa)->width;
+}
+
 /* NULL, or why operands are not turned for vectors of this width. */
 static inline const char *twi_lanes_refuse_width(const twi_call *call, int64_t width) {
     for (int o = 0; o < call->operand_count; o++)
@@ -124,7 +135,5 @@ static inline const char *twi_lanes_refuse_width(const twi_call *call, int64_t w
             return "samples lie side by side in another number";
     return NULL;
 }
-
-extern const twi_lanes twi_lanes_baseline, twi_lanes_avx2, twi_lanes_avx512;
 
 #endif

@@ -1,11 +1,8 @@
 /* Convolutions of few channels, a vector of images at a time, and what stands between them: which calls are taken, and
  * how they reach conv_lanes.h. */
 #include "conv_lanes.h"
-#include "loops.h"
 #include "parts.h"
 #include "base/memory.h"
-
-static const twi_lanes *lanes_for(twi_isa isa) { return TWI_FOR_ISA(isa, lanes); }
 
 /* ---- what a kernel's operands are ---- */
 
@@ -23,8 +20,8 @@ static const roles forward_roles = {0, 1, 2, -1, false}, biased_roles = {0, 1, 3
 
 /* The convolution that is done: of dy and turned weights, where the gradient of the input is asked for. */
 static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
-    const twi_conv_shape s = r->index < 0 ? twi_conv_shape_of(call, r->x, r->w, r->y)
-                                          : twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
+    const twi_conv_shape s =
+        r->index < 0 ? twi_conv_shape_of(call, r->x, r->w, r->y) : twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
     return r->backward_data ? twi_conv_shape_backward(&s) : s;
 }
 
@@ -56,7 +53,7 @@ static const char *refuse(const twi_call *call, twi_isa isa, const roles *r, int
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
     twi_lanes_pool pool;
-    const int64_t width = lanes_for(isa)->width;
+    const int64_t width = twi_lanes_for(isa)->width;
     const twi_conv_shape s = shape_of(call, r);
     const char *turned = twi_lanes_refuse_width(call, width);
     if (turned) return turned;
@@ -70,17 +67,6 @@ static const char *refuse(const twi_call *call, twi_isa isa, const roles *r, int
 /* Without vectors of 8 images, products of patches are as fast. */
 static const char *refuse_narrow(twi_isa isa) {
     return isa == TWI_ISA_BASELINE ? "the instruction set has no vectors worth turning images for" : NULL;
-}
-
-static int64_t multiple(const twi_call *call, twi_isa isa) {
-    (void)call;
-    return lanes_for(isa)->width;
-}
-
-/* Images that convolutions hand to each other stay in lanes. */
-static int wish(const twi_call *call, twi_isa isa, int operand) {
-    (void)call, (void)operand;
-    return (int)lanes_for(isa)->width;
 }
 
 /* ---- what is kept of a step ---- */
@@ -103,17 +89,17 @@ static void release(twi_cpu_site *site) { twi_put(site->memory, site->state[0]);
 static tw_status prepare_forward(twi_cpu_site *site, const twi_call *call, const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    TWI_TRY(scratch_bytes(site, lanes_for(site->isa)->forward_scratch(&s, NULL, pool_of(call, r, &pool))));
-    return keep_tiling(site, lanes_for(site->isa)->forward_tiling(&s));
+    TWI_TRY(scratch_bytes(site, twi_lanes_for(site->isa)->forward_scratch(&s, NULL, pool_of(call, r, &pool))));
+    return keep_tiling(site, twi_lanes_for(site->isa)->forward_tiling(&s));
 }
 
 static void run_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
                         const roles *r, const float *bias, bool relu) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->forward(&s, tiling_of(site), twi_lanes_tensor_of(call, r->x), NULL, call->operand[r->w].data,
-                                  bias, pool_of(call, r, &pool), relu, twi_lanes_tensor_of(call, r->y),
-                                  workspace->scratch);
+    twi_lanes_for(site->isa)->forward(&s, tiling_of(site), twi_lanes_tensor_of(call, r->x), NULL,
+                                      call->operand[r->w].data, bias, pool_of(call, r, &pool), relu,
+                                      twi_lanes_tensor_of(call, r->y), workspace->scratch);
 }
 
 /* ---- backward ---- */
@@ -121,10 +107,10 @@ static void run_forward(const twi_cpu_site *site, const twi_call *call, const tw
 static tw_status prepare_backward_data(twi_cpu_site *site, const twi_call *call, const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    TWI_TRY(scratch_bytes(site, lanes_for(site->isa)->forward_scratch(&s, pool_of(call, r, &pool), NULL)));
+    TWI_TRY(scratch_bytes(site, twi_lanes_for(site->isa)->forward_scratch(&s, pool_of(call, r, &pool), NULL)));
     TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)twi_shape_count(&call->operand[r->w].shape), sizeof(float),
                          "convolution weights"));
-    return keep_tiling(site, lanes_for(site->isa)->forward_tiling(&s));
+    return keep_tiling(site, twi_lanes_for(site->isa)->forward_tiling(&s));
 }
 
 /* Turns the weights: turned[i][kernel_h-1-y][kernel_w-1-x][o] = w[o][y][x][i]. */
@@ -145,25 +131,25 @@ static void run_backward_data(const twi_cpu_site *site, const twi_call *call, co
                               const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->forward(&s, tiling_of(site), twi_lanes_tensor_of(call, r->y), pool_of(call, r, &pool),
-                                  workspace->shared, NULL, NULL, false, twi_lanes_tensor_of(call, r->x),
-                                  workspace->scratch);
+    twi_lanes_for(site->isa)->forward(&s, tiling_of(site), twi_lanes_tensor_of(call, r->y), pool_of(call, r, &pool),
+                                      workspace->shared, NULL, NULL, false, twi_lanes_tensor_of(call, r->x),
+                                      workspace->scratch);
 }
 
 static tw_status prepare_backward_weights(twi_cpu_site *site, const twi_call *call, const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    TWI_TRY(scratch_bytes(site, lanes_for(site->isa)->backward_weights_scratch(&s, pool_of(call, r, &pool))));
-    return keep_tiling(site, lanes_for(site->isa)->weights_tiling(&s));
+    TWI_TRY(scratch_bytes(site, twi_lanes_for(site->isa)->backward_weights_scratch(&s, pool_of(call, r, &pool))));
+    return keep_tiling(site, twi_lanes_for(site->isa)->weights_tiling(&s));
 }
 
 static void run_backward_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace,
                                  const roles *r) {
     twi_lanes_pool pool;
     const twi_conv_shape s = shape_of(call, r);
-    lanes_for(site->isa)->backward_weights(&s, tiling_of(site), twi_lanes_tensor_of(call, r->x),
-                                           twi_lanes_tensor_of(call, r->y), pool_of(call, r, &pool), !call->first,
-                                           call->operand[r->w].data, workspace->scratch);
+    twi_lanes_for(site->isa)->backward_weights(&s, tiling_of(site), twi_lanes_tensor_of(call, r->x),
+                                               twi_lanes_tensor_of(call, r->y), pool_of(call, r, &pool), !call->first,
+                                               call->operand[r->w].data, workspace->scratch);
 }
 
 /* ---- between convolutions ---- */
@@ -174,7 +160,7 @@ static const char *refuse_turned(const twi_call *call, twi_isa isa, int from, in
         if (!twi_is_f32(operand)) return "an operand is not f32";
         if (operand->shape.rank != 4 || !twi_is_channels_last(operand))
             return "an operand is no image, channels innermost";
-        if (operand->lanes != lanes_for(isa)->width) return "samples do not lie side by side";
+        if (operand->lanes != twi_lanes_for(isa)->width) return "samples do not lie side by side";
     }
     return NULL;
 }
@@ -183,20 +169,20 @@ static const char *refuse_bias(const twi_call *call, twi_isa isa) { return refus
 
 static tw_status prepare_bias(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    return scratch_bytes(site, lanes_for(site->isa)->bias_relu_scratch(main->operand[0].shape.dim[1]));
+    return scratch_bytes(site, twi_lanes_for(site->isa)->bias_relu_scratch(main->operand[0].shape.dim[1]));
 }
 
 static void run_bias_relu(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *dy = &call->operand[0];
     const int64_t *dim = dy->shape.dim;
-    lanes_for(site->isa)->bias_relu(dim[0], dim[2] * dim[3], dim[1], dy->data, call->operand[1].data,
-                                    call->operand[2].data, !call->first, call->operand[3].data, workspace->scratch);
+    twi_lanes_for(site->isa)->bias_relu(dim[0], dim[2] * dim[3], dim[1], dy->data, call->operand[1].data,
+                                        call->operand[2].data, !call->first, call->operand[3].data, workspace->scratch);
 }
 static void run_bias(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_operand *dy = &call->operand[0];
     const int64_t *dim = dy->shape.dim;
-    lanes_for(site->isa)->bias_relu(dim[0], dim[2] * dim[3], dim[1], dy->data, NULL, NULL, !call->first,
-                                    call->operand[1].data, workspace->scratch);
+    twi_lanes_for(site->isa)->bias_relu(dim[0], dim[2] * dim[3], dim[1], dy->data, NULL, NULL, !call->first,
+                                        call->operand[1].data, workspace->scratch);
 }
 
 /* One operand an image in lanes, the other one row-major. */
@@ -212,7 +198,7 @@ static void run_copy(const twi_cpu_site *site, const twi_call *call, const twi_c
     (void)workspace;
     const bool from_image = call->operand[0].lanes != 0;
     const int64_t *dim = call->operand[from_image ? 0 : 1].shape.dim;
-    const twi_lanes *lanes = lanes_for(site->isa);
+    const twi_lanes *lanes = twi_lanes_for(site->isa);
     (from_image ? lanes->image_to_rows : lanes->rows_to_image)(dim[0], dim[2] * dim[3], dim[1], call->operand[0].data,
                                                                call->operand[1].data);
 }
@@ -261,7 +247,7 @@ BACKWARD_WEIGHTS(unpooled_weights, unpooled_weights_roles, NULL)
 
 #define ROW(kernel_name, fn)                                                                                 \
     .kernel = kernel_name, .name = "lanes", .refuse = refuse_##fn, .prepare = prepare_##fn, .run = run_##fn, \
-    .release = release, .multiple = multiple, .lanes = wish, .turned = true
+    .release = release, .multiple = twi_lanes_multiple, .lanes = twi_lanes_wish, .turned = true
 
 const twi_cpu_impl twi_cpu_lanes_impls[] = {
     {ROW("conv2d.forward", plain)},

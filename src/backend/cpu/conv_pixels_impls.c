@@ -16,13 +16,7 @@ static const roles plain = {-1, 2, -1, false}, biased = {2, 3, -1, false}, biase
                    pooled = {2, 3, 4, false}, pooled_relu = {2, 3, 4, true};
 
 static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
-    twi_conv_shape s = twi_conv_shape_of(call, 0, 1, r->y);
-    if (r->index >= 0) { /* y is what the pooling gives */
-        const twi_conv2d_pool_attrs *attrs = call->attrs;
-        s.out_h = twi_conv2d_rows(&attrs->conv, s.in_h, s.kernel_h);
-        s.out_w = twi_conv2d_columns(&attrs->conv, s.in_w, s.kernel_w);
-    }
-    return s;
+    return r->index < 0 ? twi_conv_shape_of(call, 0, 1, r->y) : twi_conv_pooled_shape_of(call, 0, 1, r->y);
 }
 
 /* NULL without a pooling. */

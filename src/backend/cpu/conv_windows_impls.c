@@ -1,10 +1,7 @@
 /* Convolutions of few channels whose result is pooled in windows of 2x2: which calls are taken, and how they reach
  * conv_lanes.h. What is refused here goes by conv_lanes_impls.c. */
 #include "conv_lanes.h"
-#include "loops.h"
 #include "parts.h"
-
-static const twi_lanes *lanes_for(twi_isa isa) { return TWI_FOR_ISA(isa, lanes); }
 
 /* Places of the convolution's input, weights, and what the pooling gives, or their gradients, and of its index. */
 typedef struct roles {
@@ -21,7 +18,8 @@ static twi_lanes_pool pool_of(const twi_call *call, const roles *r) { return twi
 
 /* ---- what is taken ---- */
 
-enum { MOST_CHANNELS = 24, MOST_FLOATS = 4 << 20 };
+/* As in conv_lanes_impls.c; of more channels than a picture has, choosing reads the image too often for what it saves. */
+enum { MOST_CHANNELS = 24, MOST_CHANNELS_OF_WEIGHTS = 3, MOST_FLOATS = 4 << 20 };
 
 /* No less than either kernel's scratch, in a form that cannot overflow. */
 static double scratch_bound(const twi_conv_shape *s, const twi_lanes_pool *pool, int64_t width) {
@@ -40,10 +38,10 @@ static const char *refuse_windows(const twi_conv_shape *s, const twi_lanes_pool 
     return NULL;
 }
 
-static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
+static const char *refuse(const twi_call *call, twi_isa isa, const roles *r, int64_t most_channels) {
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
-    const int64_t width = lanes_for(isa)->width;
+    const int64_t width = twi_lanes_for(isa)->width;
     const char *turned = twi_lanes_refuse_width(call, width);
     if (turned) return turned;
     const twi_conv_shape s = shape_of(call, r);
@@ -53,31 +51,23 @@ static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
     if (s.dilation_h != 1 || s.dilation_w != 1) return "the kernel is dilated";
     if (s.kernel_w < 2) return "the kernel is one column wide";
     if (s.samples * 2 < width) return "images for less than half a vector";
-    if (s.in_c > MOST_CHANNELS) return "too many channels";
+    if (s.in_c > most_channels) return "too many channels";
     if (scratch_bound(&s, &pool, width) > MOST_FLOATS) return "images too large";
     return refuse_windows(&s, &pool);
 }
 
-static int64_t multiple(const twi_call *call, twi_isa isa) {
-    (void)call;
-    return lanes_for(isa)->width;
-}
-static int wish(const twi_call *call, twi_isa isa, int operand) {
-    (void)call, (void)operand;
-    return (int)lanes_for(isa)->width;
-}
-
 /* ---- forward ---- */
 
-/* Of 16 registers too few sums are left for what they read, and products are quick there, unless they are done in two
- * steps. */
+/* In 16 registers tiles have too few sums for what they load, which products wait for, unless they are done in two
+ * steps. Not measured on aarch64. */
 static const char *refuse_forward(const twi_call *call, twi_isa isa) {
-    return isa == TWI_ISA_AVX2 ? "the instruction set has few registers" : refuse(call, isa, &forward_roles);
+    return isa == TWI_ISA_AVX2 ? "the instruction set has few registers"
+                               : refuse(call, isa, &forward_roles, MOST_CHANNELS);
 }
 
 static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    const twi_windows *windows = &lanes_for(site->isa)->windows;
+    const twi_windows *windows = &twi_lanes_for(site->isa)->windows;
     const twi_conv_shape s = shape_of(main, &forward_roles);
     const twi_lanes_pool pool = pool_of(main, &forward_roles);
     TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)windows->packed(&s), sizeof(float), "convolution weights"));
@@ -87,16 +77,16 @@ static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const
 
 static void begin_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_conv_shape s = shape_of(call, &forward_roles);
-    lanes_for(site->isa)->windows.pack(&s, call->operand[forward_roles.w].data, workspace->shared);
+    twi_lanes_for(site->isa)->windows.pack(&s, call->operand[forward_roles.w].data, workspace->shared);
 }
 
 static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, bool relu) {
     const roles *r = &forward_roles;
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
-    lanes_for(site->isa)->windows.forward(&s, twi_lanes_tensor_of(call, r->x), workspace->shared,
-                                          call->operand[FORWARD_BIAS].data, &pool, relu,
-                                          twi_lanes_tensor_of(call, r->y), workspace->scratch);
+    twi_lanes_for(site->isa)->windows.forward(&s, twi_lanes_tensor_of(call, r->x), workspace->shared,
+                                              call->operand[FORWARD_BIAS].data, &pool, relu,
+                                              twi_lanes_tensor_of(call, r->y), workspace->scratch);
 }
 static void run_plain(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     run(site, call, workspace, false);
@@ -107,13 +97,15 @@ static void run_relu(const twi_cpu_site *site, const twi_call *call, const twi_c
 
 /* ---- gradient of the weights ---- */
 
-static const char *refuse_weights(const twi_call *call, twi_isa isa) { return refuse(call, isa, &weights_roles); }
+static const char *refuse_weights(const twi_call *call, twi_isa isa) {
+    return refuse(call, isa, &weights_roles, MOST_CHANNELS_OF_WEIGHTS);
+}
 
 static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
     const twi_conv_shape s = shape_of(main, &weights_roles);
     const twi_lanes_pool pool = pool_of(main, &weights_roles);
-    return twi_mul_size(&site->worker_bytes, (size_t)lanes_for(site->isa)->windows.weights_scratch(&s, &pool),
+    return twi_mul_size(&site->worker_bytes, (size_t)twi_lanes_for(site->isa)->windows.weights_scratch(&s, &pool),
                         sizeof(float), "convolution scratch");
 }
 
@@ -121,13 +113,13 @@ static void run_weights(const twi_cpu_site *site, const twi_call *call, const tw
     const roles *r = &weights_roles;
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
-    lanes_for(site->isa)->windows.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y), &pool,
-                                          !call->first, call->operand[r->w].data, workspace->scratch);
+    twi_lanes_for(site->isa)->windows.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y),
+                                              &pool, !call->first, call->operand[r->w].data, workspace->scratch);
 }
 
 /* ---- table ---- */
 
-#define ROW .multiple = multiple, .lanes = wish, .describe = twi_conv_pool_describe, .turned = true
+#define ROW .multiple = twi_lanes_multiple, .lanes = twi_lanes_wish, .describe = twi_conv_pool_describe, .turned = true
 #define FORWARD .name = "pairs", .refuse = refuse_forward, .prepare = prepare_forward, .begin = begin_forward
 
 const twi_cpu_impl twi_cpu_windows_impls[] = {

@@ -1,7 +1,6 @@
 /* Gradients of convolutions through the pooling behind them, of the elements that won: which calls are taken, and how
  * they reach conv_lanes.h. What is refused here goes by conv_lanes_impls.c. */
 #include "conv_lanes.h"
-#include "loops.h"
 #include "parts.h"
 
 /* ---- what a kernel's operands are ---- */
@@ -54,7 +53,7 @@ static const char *refuse_short(const twi_conv_shape *s, const twi_lanes_pool *p
 static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
-    const int64_t width = TWI_FOR_ISA(isa, lanes)->width;
+    const int64_t width = twi_lanes_for(isa)->width;
     const char *turned = twi_lanes_refuse_width(call, width);
     if (turned) return turned;
     const twi_conv_shape s = shape_of(call, r);
@@ -82,22 +81,13 @@ static const char *refuse_data(const twi_call *call, twi_isa isa) {
     return NULL;
 }
 
-static int64_t multiple(const twi_call *call, twi_isa isa) {
-    (void)call;
-    return TWI_FOR_ISA(isa, lanes)->width;
-}
-static int wish(const twi_call *call, twi_isa isa, int operand) {
-    (void)call, (void)operand;
-    return (int)TWI_FOR_ISA(isa, lanes)->width;
-}
-
 /* ---- gradient of the weights ---- */
 
 static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
     const twi_conv_shape s = shape_of(main, &weights_roles);
     const twi_lanes_pool pool = pool_of(main, &weights_roles);
-    return twi_mul_size(&site->worker_bytes, (size_t)TWI_FOR_ISA(site->isa, lanes)->winners.weights_scratch(&s, &pool),
+    return twi_mul_size(&site->worker_bytes, (size_t)twi_lanes_for(site->isa)->winners.weights_scratch(&s, &pool),
                         sizeof(float), "convolution scratch");
 }
 
@@ -105,16 +95,15 @@ static void run_weights(const twi_cpu_site *site, const twi_call *call, const tw
     const roles *r = &weights_roles;
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
-    TWI_FOR_ISA(site->isa, lanes)
-        ->winners.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y), &pool, !call->first,
-                          call->operand[r->w].data, workspace->scratch);
+    twi_lanes_for(site->isa)->winners.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y),
+                                              &pool, !call->first, call->operand[r->w].data, workspace->scratch);
 }
 
 /* ---- gradient of the input ---- */
 
 static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    const twi_winners *winners = &TWI_FOR_ISA(site->isa, lanes)->winners;
+    const twi_winners *winners = &twi_lanes_for(site->isa)->winners;
     const twi_conv_shape s = shape_of(main, &data_roles);
     const twi_lanes_pool pool = pool_of(main, &data_roles);
     TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)winners->packed(&s), sizeof(float), "convolution weights"));
@@ -124,21 +113,22 @@ static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const tw
 
 static void begin_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const twi_conv_shape s = shape_of(call, &data_roles);
-    TWI_FOR_ISA(site->isa, lanes)->winners.pack(&s, call->operand[data_roles.w].data, workspace->shared);
+    twi_lanes_for(site->isa)->winners.pack(&s, call->operand[data_roles.w].data, workspace->shared);
 }
 
 static void run_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     const roles *r = &data_roles;
     const twi_conv_shape s = shape_of(call, r);
     const twi_lanes_pool pool = pool_of(call, r);
-    TWI_FOR_ISA(site->isa, lanes)
-        ->winners.data(&s, twi_lanes_tensor_of(call, r->y), &pool, workspace->shared, twi_lanes_tensor_of(call, r->x),
-                       workspace->scratch);
+    twi_lanes_for(site->isa)->winners.data(&s, twi_lanes_tensor_of(call, r->y), &pool, workspace->shared,
+                                           twi_lanes_tensor_of(call, r->x), workspace->scratch);
 }
 
 /* ---- table ---- */
 
-#define ROW .name = "winners", .multiple = multiple, .lanes = wish, .describe = twi_conv_pool_describe, .turned = true
+#define ROW                                                                                                         \
+    .name = "winners", .multiple = twi_lanes_multiple, .lanes = twi_lanes_wish, .describe = twi_conv_pool_describe, \
+    .turned = true
 
 const twi_cpu_impl twi_cpu_winners_impls[] = {
     {.kernel = "conv2d.backward_data_unpooled",

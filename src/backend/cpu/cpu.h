@@ -78,8 +78,8 @@ extern const twi_cpu_impl twi_cpu_inside_impls[];   /* convolutions of images ab
 extern const twi_cpu_impl twi_cpu_winograd_impls[]; /* 3x3 convolutions without strides, by fewer products */
 extern const twi_cpu_impl twi_cpu_pixels_impls[];   /* convolutions of few channels on few images */
 extern const twi_cpu_impl twi_cpu_onednn_impls[];   /* convolutions of 16 channels and more (empty without oneDNN) */
-extern const twi_cpu_impl twi_cpu_windows_impls[];  /* the same with a pooling of 2x2 behind them */
 extern const twi_cpu_impl twi_cpu_lanes_impls[];    /* convolutions of few channels, a vector of images at a time */
+extern const twi_cpu_impl twi_cpu_windows_impls[];  /* the same with a pooling of 2x2 behind them */
 extern const twi_cpu_impl twi_cpu_winners_impls[];  /* gradients through a max pooling, of what won alone */
 extern const twi_cpu_impl twi_cpu_channelwise_impls[]; /* convolutions with one filter a channel */
 extern const twi_cpu_impl twi_cpu_features_impls[]; /* dense layers by ranges of features that lie one by one */

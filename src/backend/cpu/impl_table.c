@@ -4,10 +4,10 @@
 #include <string.h>
 
 static const twi_cpu_impl *const family[] = {
-    twi_cpu_inside_impls,  twi_cpu_pixels_impls,   twi_cpu_winograd_impls,    twi_cpu_onednn_impls,
-    twi_cpu_winners_impls, twi_cpu_windows_impls, twi_cpu_lanes_impls,    twi_cpu_channelwise_impls, twi_cpu_gemm_impls,
-    twi_cpu_patches_impls, twi_cpu_features_impls, twi_cpu_norm_impls,        twi_cpu_point_impls,
-    twi_cpu_fold_impls,
+    twi_cpu_inside_impls,  twi_cpu_pixels_impls,  twi_cpu_winograd_impls, twi_cpu_onednn_impls,
+    twi_cpu_winners_impls, twi_cpu_windows_impls, twi_cpu_lanes_impls,    twi_cpu_channelwise_impls,
+    twi_cpu_gemm_impls,    twi_cpu_patches_impls, twi_cpu_features_impls, twi_cpu_norm_impls,
+    twi_cpu_point_impls,   twi_cpu_fold_impls,
 };
 
 static bool is_turned(const twi_call *call) {

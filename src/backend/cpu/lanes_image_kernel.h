@@ -10,6 +10,10 @@
 static int64_t image_columns(const twi_conv_shape *s) {
     return (s->out_w - 1) * s->stride_w + (s->kernel_w - 1) * s->dilation_w + 1;
 }
+/* Rows that the kernel comes to, those of zeros with them. */
+static int64_t reached_rows(const twi_conv_shape *s) {
+    return (s->out_h - 1) * s->stride_h + (s->kernel_h - 1) * s->dilation_h + 1;
+}
 static int64_t image_floats(const twi_conv_shape *s) { return s->in_h * image_columns(s) * s->in_c * VEC_WIDTH; }
 
 /* Input columns that lie on the image's columns: first .. end-1. */

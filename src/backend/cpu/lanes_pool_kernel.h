@@ -132,17 +132,23 @@ VEC_INLINE vec_mask load_numbers(const uint8_t *from) {
 #endif
 }
 
-/* A vector of indices, and where one is a number. */
+/* A vector of indices, where one is a number, and where one has a bit. */
 #if VEC_WIDTH == 16 && defined(__AVX512BW__) && defined(__AVX512VL__)
 typedef __m128i lane_indices;
 VEC_INLINE lane_indices load_indices(const uint8_t *from) { return _mm_loadu_si128((const __m128i *)from); }
 VEC_INLINE vec_test indices_same(lane_indices index, int32_t number) {
     return _mm_cmpeq_epi8_mask(index, _mm_set1_epi8((char)number));
 }
+VEC_INLINE vec_test indices_have(lane_indices index, int32_t bit) {
+    return _mm_test_epi8_mask(index, _mm_set1_epi8((char)bit));
+}
 #else
 typedef vec_mask lane_indices;
 VEC_INLINE lane_indices load_indices(const uint8_t *from) { return load_numbers(from); }
 VEC_INLINE vec_test indices_same(lane_indices index, int32_t number) { return vec_same(index, vec_splat_int(number)); }
+VEC_INLINE vec_test indices_have(lane_indices index, int32_t bit) {
+    return vec_same(index & vec_splat_int(bit), vec_splat_int(bit));
+}
 #endif
 
 /* A run of windows one above the other in `count` channels: rows x columns of each are wanted. */

@@ -108,7 +108,7 @@ EACH_TILE(FORWARD_TILE)
 static void (*const forward_tiles[TILE_OUTS + 1][TILE_MOST + 1])(const forward_walk *) = {EACH_TILE(FORWARD_ENTRY)};
 
 /* The largest of the 2 x 2 positions of a window, and its number. */
-VEC_INLINE void window_store(const vec window[WINDOW], const bool relu, float *to, uint8_t *index) {
+VEC_INLINE void window_store(const vec window[WINDOW], bool relu, float *to, uint8_t *index) {
     vec largest = window[0];
     vec_mask winner = vec_splat_int(0);
     VEC_UNROLL

@@ -1,27 +1,15 @@
 /* Gradients of a convolution's weights through windows of 2x2 of which one element won: in every lane another one, and
- * what it lay on is chosen before it is multiplied, rows first, then columns. With h x w taps that is
+ * what it lay on is chosen before it is multiplied, rows first, then columns. A tile of h x w taps takes
  *     h (w + 1) + h w choices and h w products
  * for a window, where its four elements would take 4 h w products. */
 #ifndef TWI_CPU_WINDOWS_CHOSEN_KERNEL_H
 #define TWI_CPU_WINDOWS_CHOSEN_KERNEL_H
 
+#include "lanes_image_kernel.h"
 #include "lanes_tiling_kernel.h"
-#include "windows_image_kernel.h"
 
-#if VEC_WIDTH == 16
-enum { CHOSEN_ROWS = 3, CHOSEN_COLUMNS = 5 };
-#else
-enum { CHOSEN_ROWS = 1, CHOSEN_COLUMNS = 5 };
-#endif
-
-/* Yes where a bit of an index is set. */
-VEC_INLINE vec_test indices_have(lane_indices index, int bit) {
-#if VEC_WIDTH == 16 && defined(__AVX512BW__) && defined(__AVX512VL__)
-    return _mm_test_epi8_mask(index, _mm_set1_epi8((char)bit));
-#else
-    return vec_same(index & vec_splat_int(bit), vec_splat_int(bit));
-#endif
-}
+/* Of a tile: of 32 registers 15 hold sums, six what the choices are made of, of 16 five and two. */
+enum { CHOSEN_ROWS = VEC_WIDTH == 16 ? 3 : 1, CHOSEN_COLUMNS = 5 };
 
 /* ---- tiles: rows x columns of the kernel, which run over windows ---- */
 
@@ -85,11 +73,13 @@ static void (*const chosen_tiles[CHOSEN_ROWS + 1][CHOSEN_COLUMNS + 1])(const cho
 
 /* ---- all of it ---- */
 
-enum { CHOSEN_PART_FLOATS = 4096 }; /* of the image at a time: half of a first-level cache */
+enum { CHOSEN_PART_FLOATS = 4096 }; /* of the image at a time: half of a first-level cache of 32 KB */
+
+static int64_t chosen_row(const twi_conv_shape *s) { return image_columns(s) * s->in_c * VEC_WIDTH; }
 
 /* Rows of windows that are gone through at a time. */
 static int64_t chosen_rows(const twi_conv_shape *s, const twi_lanes_pool *pool) {
-    const int64_t rows = CHOSEN_PART_FLOATS / lane_row_floats(s) - (s->kernel_h - 1);
+    const int64_t rows = CHOSEN_PART_FLOATS / chosen_row(s) - (s->kernel_h - 1);
     return twi_smaller(twi_larger(rows / 2, 1), pool->rows);
 }
 
@@ -98,7 +88,7 @@ static int64_t chosen_sums(const twi_conv_shape *s) {
 }
 
 static int64_t chosen_scratch(const twi_conv_shape *s, const twi_lanes_pool *pool) {
-    return chosen_sums(s) + reached_rows(s) * lane_row_floats(s) + pool_block_floats(pool, s->out_c);
+    return chosen_sums(s) + reached_rows(s) * chosen_row(s) + pool_block_floats(pool, s->out_c);
 }
 
 /* All taps of an output and an input channel; gives where the next sums begin. */
@@ -140,8 +130,9 @@ static void chosen_end(const twi_conv_shape *s, const cut *rows, const cut *colu
 
 static void chosen_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
                            bool add, float *dw, float *scratch) {
-    const int64_t row = lane_row_floats(s), rows = reached_rows(s);
-    float *sums = scratch, *own = sums + chosen_sums(s), *block_scratch = own + rows * row;
+    const int64_t row = chosen_row(s), rows = reached_rows(s);
+    float *sums = scratch, *own = sums + chosen_sums(s), *inside = own + s->top * row,
+          *block_scratch = own + rows * row;
     const cut kernel_rows = cut_of(s->kernel_h, twi_part_count(s->kernel_h, CHOSEN_ROWS));
     const cut kernel_columns = cut_of(s->kernel_w, twi_part_count(s->kernel_w, CHOSEN_COLUMNS));
     const int64_t parts = twi_part_count(pool->rows, chosen_rows(s, pool));
@@ -152,11 +143,9 @@ static void chosen_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lane
                         .image_pixel = s->in_c * VEC_WIDTH};
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         const int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
-        for (int64_t y = 0; y < twi_smaller(s->in_h, rows - s->top); y++) {
-            float *to = own + (s->top + y) * row;
-            const float *at = row_in_lanes(s, x, n, live, y, to);
-            if (at != to) memcpy(to, at, (size_t)row * sizeof(float));
-        }
+        const float *image = image_in_lanes(s, all_columns(s), x, n, live, inside);
+        if (image != inside && rows > s->in_h) memcpy(inside, image, (size_t)(s->in_h * row) * sizeof(float));
+        if (rows > s->in_h) image = own;
         const pool_block block = pool_block_in_lanes(pool, dy, s->out_c, n, live, block_scratch);
         for (int64_t p = 0; p < parts; p++) {
             const int64_t begin = twi_part_begin(pool->rows, parts, p);
@@ -166,7 +155,7 @@ static void chosen_weights(const twi_conv_shape *s, twi_lanes_tensor x, twi_lane
             walk.sums = sums;
             for (int64_t o = 0; o < s->out_c; o++) {
                 walk.dy = block.dy + at + o * VEC_WIDTH, walk.index = block.index + at + o * VEC_WIDTH;
-                walk.image = own + 2 * begin * row;
+                walk.image = image + 2 * begin * row;
                 for (int64_t i = 0; i < s->in_c; i++, walk.image += VEC_WIDTH)
                     walk.sums = chosen_taps(&kernel_rows, &kernel_columns, walk);
             }

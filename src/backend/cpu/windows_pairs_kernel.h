@@ -1,4 +1,4 @@
-/* Convolutions in lanes that pool their result in windows of 2x2, by fewer products (twi_pairs in conv_lanes.h): a row
+/* Convolutions in lanes that pool their result in windows of 2x2, by fewer products (twi_windows in conv_lanes.h): a row
  * of the kernel is cut into pieces of three and two taps, and each gives two neighbouring results by Winograd's minimal
  * filtering. Of d, what a piece lies on, and g, its taps,
  *     three taps:  y0 = (d0 - d2) g0 + s + t       s = (d1 + d2) (g0 + g1 + g2) / 2
@@ -11,8 +11,8 @@
 #ifndef TWI_CPU_WINDOWS_PAIRS_KERNEL_H
 #define TWI_CPU_WINDOWS_PAIRS_KERNEL_H
 
+#include "lanes_image_kernel.h"
 #include "lanes_tile_kernel.h"
-#include "windows_image_kernel.h"
 
 enum { SUM_FIRST, SUM_BOTH, SUM_DIFFERENCE, SUM_SECOND, PAIR_SUMS };
 enum { THREE_POINTS = 4, TWO_POINTS = 3, PAIR_OUTS = TILE_SUMS / (2 * PAIR_SUMS) };
@@ -87,14 +87,25 @@ static void pairs_of_row(const twi_conv_shape *s, const float *row, float *to) {
     }
 }
 
+static int64_t bordered_lanes(const twi_conv_shape *s) { return image_columns(s) * s->in_c * VEC_WIDTH; }
+
 /* Row y of the input of the samples from n on, which is one of zeros outside of it; `bordered` holds zeros where there
  * are borders. */
 static void pairs_of_input_row(const twi_conv_shape *s, twi_lanes_tensor x, int64_t n, int live, int64_t y,
                                float *bordered, float *to) {
-    if (y < 0 || y >= s->in_h)
+    if (y < 0 || y >= s->in_h) {
         memset(to, 0, (size_t)pair_row_floats(s) * sizeof(float));
-    else
-        pairs_of_row(s, row_in_lanes(s, x, n, live, y, bordered), to);
+        return;
+    }
+    const int64_t row = s->in_w * s->in_c, sample = s->in_h * row;
+    const float *from = (const float *)x.data + n * sample + y * row * (x.turned ? VEC_WIDTH : 1);
+    float *at = bordered + s->left * s->in_c * VEC_WIDTH;
+    const bool ready = x.turned && live == VEC_WIDTH && image_columns(s) == s->in_w;
+    if (!x.turned)
+        to_lanes(from, sample, live, row, at);
+    else if (!ready)
+        copy_live(from, live, row, at);
+    pairs_of_row(s, ready ? from : bordered, to);
 }
 
 /* ---- tiles: a window in some output channels ---- */
@@ -186,18 +197,17 @@ static void (*const pairs_tiles[PAIR_OUTS + 1])(const pairs_walk *) = {EACH_PAIR
 static int64_t ring_rows(const twi_conv_shape *s) { return s->kernel_h + 1; }
 
 static int64_t pairs_scratch(const twi_conv_shape *s, const twi_lanes_pool *pool) {
-    return ring_rows(s) * pair_row_floats(s) + lane_row_floats(s) + pool_row_floats(pool, s->out_c);
+    return ring_rows(s) * pair_row_floats(s) + bordered_lanes(s) + pool_row_floats(pool, s->out_c);
 }
 
 /* A row of windows. */
 static void pairs_window_row(const twi_conv_shape *s, const cut *outs, pairs_walk walk, const float *w,
                              const float *bias) {
-    static const float zeros[PAIR_OUTS];
     for (int64_t q = 0; q < pair_columns(s); q++, walk.image += pair_points(s) * VEC_WIDTH) {
         walk.weight = w;
         for (int64_t part = 0, o = 0, some; part < outs->parts; part++, o += some) {
             some = part_of(outs, part);
-            walk.bias = bias ? bias + o : zeros;
+            walk.bias = bias + o;
             pairs_tiles[some](&walk);
             walk.weight += some * walk.weight_out, walk.to += some * VEC_WIDTH, walk.index += some * VEC_WIDTH;
         }
@@ -207,7 +217,7 @@ static void pairs_window_row(const twi_conv_shape *s, const cut *outs, pairs_wal
 static void pairs_forward(const twi_conv_shape *s, twi_lanes_tensor x, const float *w, const float *bias,
                           const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch) {
     const row_pieces pieces = pieces_of(s->kernel_w);
-    float *image = scratch, *bordered = image + ring_rows(s) * pair_row_floats(s), *row = bordered + lane_row_floats(s);
+    float *image = scratch, *bordered = image + ring_rows(s) * pair_row_floats(s), *row = bordered + bordered_lanes(s);
     const cut outs = cut_of(s->out_c, twi_part_count(s->out_c, PAIR_OUTS));
     pairs_walk walk = {.image = image,
                        .rows = s->kernel_h,
@@ -216,7 +226,7 @@ static void pairs_forward(const twi_conv_shape *s, twi_lanes_tensor x, const flo
                        .image_row = pair_row_floats(s),
                        .weight_out = s->kernel_h * pair_points(s),
                        .relu = relu};
-    memset(bordered, 0, (size_t)lane_row_floats(s) * sizeof(float));
+    memset(bordered, 0, (size_t)bordered_lanes(s) * sizeof(float));
     for (int64_t n = 0; n < s->samples; n += VEC_WIDTH) {
         const int live = (int)twi_smaller(VEC_WIDTH, s->samples - n);
         int64_t done = 0;

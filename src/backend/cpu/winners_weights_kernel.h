@@ -4,7 +4,7 @@
 #ifndef TWI_CPU_WINNERS_WEIGHTS_KERNEL_H
 #define TWI_CPU_WINNERS_WEIGHTS_KERNEL_H
 
-#include "windows_image_kernel.h"
+#include "lanes_image_kernel.h"
 #include "winners_list_kernel.h"
 
 enum { WEIGHTS_TILE_ROWS = 5 };
@@ -92,9 +92,6 @@ static void winners_of_channel(const winners_cuts *cuts, winners_walk walk) {
 
 /* ---- the image, as the kernel's rows lie on it ---- */
 
-/* Columns that the kernel comes to, the borders with them. */
-static int64_t reached_columns(const twi_conv_shape *s) { return (s->out_w - 1) * s->stride_w + s->kernel_w; }
-
 static int64_t laid_row(const twi_conv_shape *s) { return s->out_w * kernel_row_floats(s); }
 /* Zeros before it: elements of windows that lie before the result win nothing, but a trial may name them. */
 static int64_t laid_before(const twi_conv_shape *s, const twi_lanes_pool *pool) {
@@ -102,7 +99,7 @@ static int64_t laid_before(const twi_conv_shape *s, const twi_lanes_pool *pool) 
 }
 
 /* Images with their borders left and right, behind which a vector can be read. */
-static int64_t bordered_row(const twi_conv_shape *s) { return reached_columns(s) * s->in_c; }
+static int64_t bordered_row(const twi_conv_shape *s) { return image_columns(s) * s->in_c; }
 static int64_t bordered_floats(const twi_conv_shape *s) { return s->in_h * bordered_row(s); }
 
 /* The images of a block, into whose borders nothing is written. */

@@ -6,7 +6,7 @@
 # (libcmocka-dev:arm64, zlib1g-dev:arm64), or those packages unpacked in the folder TALWEG_AARCH64_ROOT.
 set -eu
 tests=(test_base test_half test_philox test_threads test_own_threads test_cpu_backend test_gemm test_gemm_sparse test_conv_inside test_point_kernels test_norm_kernels
-       test_pool_kernels test_loss_kernels test_features test_conv_lanes test_conv_winners test_conv_channelwise test_autotune test_device_info test_safetensors test_checkpoint_files
+       test_pool_kernels test_loss_kernels test_features test_conv_lanes test_conv_windows test_conv_winners test_conv_channelwise test_autotune test_device_info test_safetensors test_checkpoint_files
        test_timing test_measure test_copies test_cpu_barriers test_control_use test_trajectories test_ops)
 compiler=${TALWEG_AARCH64_CC:-aarch64-linux-gnu-gcc}
 root=${TALWEG_AARCH64_ROOT:-/}

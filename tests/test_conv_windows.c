@@ -189,6 +189,8 @@ static const char *refusal(pooled_case c, const char *kernel, int lanes) {
 
 static void refuses_what_others_do(void **state) {
     (void)state;
+    const twi_call any = {.operand_count = 0};
+    assert_non_null(strstr(twi_cpu_windows_impls[0].refuse(&any, TWI_ISA_AVX2), "few registers"));
     static const char *const kernels[] = {plain_kernel, relu_kernel, pooled_weights_kernel};
     for (int k = 0; k < 3; k++) {
         pooled_case c = cases[2];

@@ -26,6 +26,14 @@ typedef struct twi_lanes_tiling {
     int64_t outs, middle, left, right, edge;
 } twi_lanes_tiling;
 
+/* The gradient of the weights of a convolution whose result was max-pooled: dw = the sum over elements that won of dy *
+ * (what the kernel lay on). add: on top of what dw holds. */
+typedef struct twi_unpooled_weights {
+    int64_t (*scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool); /* floats of it */
+    void (*run)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
+                bool add, float *dw, float *scratch);
+} twi_unpooled_weights;
+
 /* Gradients of convolutions whose result was max-pooled, where only elements that won have a gradient other than 0, a
  * quarter of them at most with windows of 2x2: for each of those a whole row of the kernel, all its columns and input
  * channels, is multiplied as vectors. What is taken is decided in conv_winners_impls.c. */
@@ -41,12 +49,9 @@ enum {
  * an element of the convolution's result, or the first of a window. Tensors are dense, images H,W,C, kernels O,H,W,I.
  * An infinite gradient may also make a row of the input above or below those that it reaches not a number. */
 typedef struct twi_winners {
-    /* Floats of scratch. */
-    int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
+    twi_unpooled_weights weights;
+    /* Floats of scratch of `data`. */
     int64_t (*data_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
-    /* dw = the sum over winners of dy * (what the kernel lay on). add: on top of what dw holds. */
-    void (*weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
-                    bool add, float *dw, float *scratch);
     /* The kernel in working order, of so many floats. */
     int64_t (*packed)(const twi_conv_shape *shape);
     void (*pack)(const twi_conv_shape *shape, const float *w, float *packed);
@@ -60,9 +65,9 @@ typedef struct twi_winners {
  *
  * groups, strides and dilation are 1. Tensors are dense, images H,W,C, kernels O,H,W,I. */
 typedef struct twi_windows {
-    /* Floats of scratch. */
+    twi_unpooled_weights weights;
+    /* Floats of scratch of `forward`. */
     int64_t (*forward_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
-    int64_t (*weights_scratch)(const twi_conv_shape *shape, const twi_lanes_pool *pool);
     /* The kernel in working order, of so many floats. */
     int64_t (*packed)(const twi_conv_shape *shape);
     void (*pack)(const twi_conv_shape *shape, const float *w, float *packed);
@@ -71,9 +76,6 @@ typedef struct twi_windows {
      * Source: S. Winograd, "Arithmetic Complexity of Computations", 1980. */
     void (*forward)(const twi_conv_shape *shape, twi_lanes_tensor x, const float *packed, const float *bias,
                     const twi_lanes_pool *pool, bool relu, twi_lanes_tensor y, float *scratch);
-    /* dw = the sum over winners of dy * (what the kernel lay on). add: on top of what dw holds. */
-    void (*weights)(const twi_conv_shape *shape, twi_lanes_tensor x, twi_lanes_tensor dy, const twi_lanes_pool *pool,
-                    bool add, float *dw, float *scratch);
 } twi_windows;
 
 typedef struct twi_lanes {
@@ -116,6 +118,40 @@ static inline twi_lanes_pool twi_lanes_pool_of(const twi_call *call, int y, int 
     const twi_conv2d_pool_attrs *attrs = call->attrs;
     const int64_t *dim = call->operand[y].shape.dim;
     return (twi_lanes_pool){&attrs->pool, dim[2], dim[3], twi_lanes_tensor_of(call, index)};
+}
+
+/* Places of operands of a convolution whose result is pooled: its input, weights and what the pooling gives, or their
+ * gradients, and the pooling's index. */
+typedef struct twi_pooled_roles {
+    int8_t x, w, y, index;
+} twi_pooled_roles;
+
+/* Such a call in the terms of this file. */
+typedef struct twi_pooled_call {
+    twi_conv_shape shape;
+    twi_lanes_pool pool;
+    twi_lanes_tensor x, y;
+    void *w;
+} twi_pooled_call;
+
+static inline twi_pooled_call twi_pooled_call_of(const twi_call *call, const twi_pooled_roles *r) {
+    return (twi_pooled_call){twi_conv_pooled_shape_of(call, r->x, r->w, r->y), twi_lanes_pool_of(call, r->y, r->index),
+                             twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y),
+                             call->operand[r->w].data};
+}
+
+/* twi_cpu_impl.prepare and .run of "conv2d.backward_weights_unpooled". */
+static const twi_pooled_roles twi_unpooled_weights_roles = {0, 3, 1, 2};
+static inline tw_status twi_unpooled_weights_prepare(twi_cpu_site *site, const twi_call *call,
+                                                     const twi_unpooled_weights *weights) {
+    const twi_pooled_call c = twi_pooled_call_of(call, &twi_unpooled_weights_roles);
+    return twi_mul_size(&site->worker_bytes, (size_t)weights->scratch(&c.shape, &c.pool), sizeof(float),
+                        "convolution scratch");
+}
+static inline void twi_unpooled_weights_run(const twi_call *call, const twi_cpu_workspace *workspace,
+                                            const twi_unpooled_weights *weights) {
+    const twi_pooled_call c = twi_pooled_call_of(call, &twi_unpooled_weights_roles);
+    weights->run(&c.shape, c.x, c.y, &c.pool, !call->first, c.w, workspace->scratch);
 }
 
 /* twi_cpu_impl.multiple and .lanes: whole vectors, and images that convolutions hand to each other stay in lanes. */

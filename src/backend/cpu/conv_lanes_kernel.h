@@ -23,7 +23,7 @@ const twi_lanes LANES_RECORD = {
     .bias_relu = bias_relu,
     .rows_to_image = rows_to_image,
     .image_to_rows = image_to_rows,
-    .windows = {pairs_scratch, chosen_scratch, pairs_packed, pairs_pack, pairs_forward, chosen_weights},
-    .winners = {winners_weights_scratch, winners_data_scratch, winners_weights, winners_packed, winners_pack,
+    .windows = {{chosen_scratch, chosen_weights}, pairs_scratch, pairs_packed, pairs_pack, pairs_forward},
+    .winners = {{winners_weights_scratch, winners_weights}, winners_data_scratch, winners_packed, winners_pack,
                 winners_data},
 };

@@ -3,18 +3,8 @@
 #include "conv_lanes.h"
 #include "parts.h"
 
-/* Places of the convolution's input, weights, and what the pooling gives, or their gradients, and of its index. */
-typedef struct roles {
-    int8_t x, w, y, index;
-} roles;
-
-static const roles forward_roles = {0, 1, 3, 4}, weights_roles = {0, 3, 1, 2};
+static const twi_pooled_roles forward_roles = {0, 1, 3, 4};
 enum { FORWARD_BIAS = 2 };
-
-static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
-    return twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
-}
-static twi_lanes_pool pool_of(const twi_call *call, const roles *r) { return twi_lanes_pool_of(call, r->y, r->index); }
 
 /* ---- what is taken ---- */
 
@@ -38,14 +28,15 @@ static const char *refuse_windows(const twi_conv_shape *s, const twi_lanes_pool 
     return NULL;
 }
 
-static const char *refuse(const twi_call *call, twi_isa isa, const roles *r, int64_t most_channels) {
+static const char *refuse(const twi_call *call, twi_isa isa, const twi_pooled_roles *r, int64_t most_channels) {
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
     const int64_t width = twi_lanes_for(isa)->width;
     const char *turned = twi_lanes_refuse_width(call, width);
     if (turned) return turned;
-    const twi_conv_shape s = shape_of(call, r);
-    const twi_lanes_pool pool = pool_of(call, r);
+    const twi_pooled_call c = twi_pooled_call_of(call, r);
+    const twi_conv_shape s = c.shape;
+    const twi_lanes_pool pool = c.pool;
     if (s.groups != 1) return "more than one group";
     if (s.stride_h != 1 || s.stride_w != 1) return "the convolution is strided";
     if (s.dilation_h != 1 || s.dilation_w != 1) return "the kernel is dilated";
@@ -68,25 +59,21 @@ static const char *refuse_forward(const twi_call *call, twi_isa isa) {
 static tw_status prepare_forward(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
     const twi_windows *windows = &twi_lanes_for(site->isa)->windows;
-    const twi_conv_shape s = shape_of(main, &forward_roles);
-    const twi_lanes_pool pool = pool_of(main, &forward_roles);
-    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)windows->packed(&s), sizeof(float), "convolution weights"));
-    return twi_mul_size(&site->worker_bytes, (size_t)windows->forward_scratch(&s, &pool), sizeof(float),
+    const twi_pooled_call c = twi_pooled_call_of(main, &forward_roles);
+    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)windows->packed(&c.shape), sizeof(float), "convolution weights"));
+    return twi_mul_size(&site->worker_bytes, (size_t)windows->forward_scratch(&c.shape, &c.pool), sizeof(float),
                         "convolution scratch");
 }
 
 static void begin_forward(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    const twi_conv_shape s = shape_of(call, &forward_roles);
-    twi_lanes_for(site->isa)->windows.pack(&s, call->operand[forward_roles.w].data, workspace->shared);
+    const twi_pooled_call c = twi_pooled_call_of(call, &forward_roles);
+    twi_lanes_for(site->isa)->windows.pack(&c.shape, c.w, workspace->shared);
 }
 
 static void run(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace, bool relu) {
-    const roles *r = &forward_roles;
-    const twi_conv_shape s = shape_of(call, r);
-    const twi_lanes_pool pool = pool_of(call, r);
-    twi_lanes_for(site->isa)->windows.forward(&s, twi_lanes_tensor_of(call, r->x), workspace->shared,
-                                              call->operand[FORWARD_BIAS].data, &pool, relu,
-                                              twi_lanes_tensor_of(call, r->y), workspace->scratch);
+    const twi_pooled_call c = twi_pooled_call_of(call, &forward_roles);
+    twi_lanes_for(site->isa)->windows.forward(&c.shape, c.x, workspace->shared, call->operand[FORWARD_BIAS].data,
+                                              &c.pool, relu, c.y, workspace->scratch);
 }
 static void run_plain(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
     run(site, call, workspace, false);
@@ -98,23 +85,15 @@ static void run_relu(const twi_cpu_site *site, const twi_call *call, const twi_c
 /* ---- gradient of the weights ---- */
 
 static const char *refuse_weights(const twi_call *call, twi_isa isa) {
-    return refuse(call, isa, &weights_roles, MOST_CHANNELS_OF_WEIGHTS);
+    return refuse(call, isa, &twi_unpooled_weights_roles, MOST_CHANNELS_OF_WEIGHTS);
 }
 
 static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    const twi_conv_shape s = shape_of(main, &weights_roles);
-    const twi_lanes_pool pool = pool_of(main, &weights_roles);
-    return twi_mul_size(&site->worker_bytes, (size_t)twi_lanes_for(site->isa)->windows.weights_scratch(&s, &pool),
-                        sizeof(float), "convolution scratch");
+    return twi_unpooled_weights_prepare(site, main, &twi_lanes_for(site->isa)->windows.weights);
 }
-
 static void run_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    const roles *r = &weights_roles;
-    const twi_conv_shape s = shape_of(call, r);
-    const twi_lanes_pool pool = pool_of(call, r);
-    twi_lanes_for(site->isa)->windows.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y),
-                                              &pool, !call->first, call->operand[r->w].data, workspace->scratch);
+    twi_unpooled_weights_run(call, workspace, &twi_lanes_for(site->isa)->windows.weights);
 }
 
 /* ---- table ---- */

@@ -3,20 +3,7 @@
 #include "conv_lanes.h"
 #include "parts.h"
 
-/* ---- what a kernel's operands are ---- */
-
-/* Places of the convolution's input, weights and result, or their gradients, and of the pooling's index. */
-typedef struct roles {
-    int8_t x, w, y, index;
-} roles;
-
-static const roles weights_roles = {0, 3, 1, 2}, data_roles = {3, 2, 0, 1};
-
-static twi_conv_shape shape_of(const twi_call *call, const roles *r) {
-    return twi_conv_pooled_shape_of(call, r->x, r->w, r->y);
-}
-
-static twi_lanes_pool pool_of(const twi_call *call, const roles *r) { return twi_lanes_pool_of(call, r->y, r->index); }
+static const twi_pooled_roles data_roles = {3, 2, 0, 1};
 
 /* ---- what is taken ---- */
 
@@ -50,14 +37,15 @@ static const char *refuse_short(const twi_conv_shape *s, const twi_lanes_pool *p
                                                             : NULL;
 }
 
-static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
+static const char *refuse(const twi_call *call, twi_isa isa, const twi_pooled_roles *r) {
     const char *layout = twi_conv_refuse_layout(call);
     if (layout) return layout;
     const int64_t width = twi_lanes_for(isa)->width;
     const char *turned = twi_lanes_refuse_width(call, width);
     if (turned) return turned;
-    const twi_conv_shape s = shape_of(call, r);
-    const twi_lanes_pool pool = pool_of(call, r);
+    const twi_pooled_call c = twi_pooled_call_of(call, r);
+    const twi_conv_shape s = c.shape;
+    const twi_lanes_pool pool = c.pool;
     if (s.groups != 1) return "more than one group";
     if (s.dilation_h != 1 || s.dilation_w != 1) return "the kernel is dilated";
     if ((int64_t)pool.attrs->kernel_h * pool.attrs->kernel_w > TWI_WINNERS_WINDOW) return "windows too large";
@@ -66,7 +54,9 @@ static const char *refuse(const twi_call *call, twi_isa isa, const roles *r) {
     return refuse_short(&s, &pool, width);
 }
 
-static const char *refuse_weights(const twi_call *call, twi_isa isa) { return refuse(call, isa, &weights_roles); }
+static const char *refuse_weights(const twi_call *call, twi_isa isa) {
+    return refuse(call, isa, &twi_unpooled_weights_roles);
+}
 
 static const char *refuse_data(const twi_call *call, twi_isa isa) {
     const char *refusal = refuse(call, isa, &data_roles);
@@ -85,18 +75,10 @@ static const char *refuse_data(const twi_call *call, twi_isa isa) {
 
 static tw_status prepare_weights(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
-    const twi_conv_shape s = shape_of(main, &weights_roles);
-    const twi_lanes_pool pool = pool_of(main, &weights_roles);
-    return twi_mul_size(&site->worker_bytes, (size_t)twi_lanes_for(site->isa)->winners.weights_scratch(&s, &pool),
-                        sizeof(float), "convolution scratch");
+    return twi_unpooled_weights_prepare(site, main, &twi_lanes_for(site->isa)->winners.weights);
 }
-
 static void run_weights(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    const roles *r = &weights_roles;
-    const twi_conv_shape s = shape_of(call, r);
-    const twi_lanes_pool pool = pool_of(call, r);
-    twi_lanes_for(site->isa)->winners.weights(&s, twi_lanes_tensor_of(call, r->x), twi_lanes_tensor_of(call, r->y),
-                                              &pool, !call->first, call->operand[r->w].data, workspace->scratch);
+    twi_unpooled_weights_run(call, workspace, &twi_lanes_for(site->isa)->winners.weights);
 }
 
 /* ---- gradient of the input ---- */
@@ -104,24 +86,20 @@ static void run_weights(const twi_cpu_site *site, const twi_call *call, const tw
 static tw_status prepare_data(twi_cpu_site *site, const twi_call *main, const twi_call *tail) {
     (void)tail;
     const twi_winners *winners = &twi_lanes_for(site->isa)->winners;
-    const twi_conv_shape s = shape_of(main, &data_roles);
-    const twi_lanes_pool pool = pool_of(main, &data_roles);
-    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)winners->packed(&s), sizeof(float), "convolution weights"));
-    return twi_mul_size(&site->worker_bytes, (size_t)winners->data_scratch(&s, &pool), sizeof(float),
+    const twi_pooled_call c = twi_pooled_call_of(main, &data_roles);
+    TWI_TRY(twi_mul_size(&site->shared_bytes, (size_t)winners->packed(&c.shape), sizeof(float), "convolution weights"));
+    return twi_mul_size(&site->worker_bytes, (size_t)winners->data_scratch(&c.shape, &c.pool), sizeof(float),
                         "convolution scratch");
 }
 
 static void begin_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    const twi_conv_shape s = shape_of(call, &data_roles);
-    twi_lanes_for(site->isa)->winners.pack(&s, call->operand[data_roles.w].data, workspace->shared);
+    const twi_pooled_call c = twi_pooled_call_of(call, &data_roles);
+    twi_lanes_for(site->isa)->winners.pack(&c.shape, c.w, workspace->shared);
 }
 
 static void run_data(const twi_cpu_site *site, const twi_call *call, const twi_cpu_workspace *workspace) {
-    const roles *r = &data_roles;
-    const twi_conv_shape s = shape_of(call, r);
-    const twi_lanes_pool pool = pool_of(call, r);
-    twi_lanes_for(site->isa)->winners.data(&s, twi_lanes_tensor_of(call, r->y), &pool, workspace->shared,
-                                           twi_lanes_tensor_of(call, r->x), workspace->scratch);
+    const twi_pooled_call c = twi_pooled_call_of(call, &data_roles);
+    twi_lanes_for(site->isa)->winners.data(&c.shape, c.y, &c.pool, workspace->shared, c.x, workspace->scratch);
 }
 
 /* ---- table ---- */

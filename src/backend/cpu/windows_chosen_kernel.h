@@ -8,7 +8,7 @@
 #include "lanes_image_kernel.h"
 #include "lanes_tiling_kernel.h"
 
-/* Of a tile: of 32 registers 15 hold sums, six what the choices are made of, of 16 five and two. */
+/* Of a tile, whose sums registers hold beside what the choices are made of. */
 enum { CHOSEN_ROWS = VEC_WIDTH == 16 ? 3 : 1, CHOSEN_COLUMNS = 5 };
 
 /* ---- tiles: rows x columns of the kernel, which run over windows ---- */
